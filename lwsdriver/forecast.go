@@ -67,10 +67,11 @@ func (d *Driver) Plan(ctx context.Context, req *pb.PlanRequest) (*pb.PlanRespons
 
 // checkForecast refuses a plan that can't be simulated.
 func checkForecast(s *observe.Snapshot) error {
-	groups := s.Stable.Replicas
+	groups, ofRoles := s.Stable.Replicas, 0
 	for _, role := range s.Roles {
-		groups = max(groups, role.Replicas*s.Slices)
+		ofRoles += max(role.Replicas, 1) * s.Slices // a child without groups costs as much
 	}
+	groups = max(groups, ofRoles)
 	if groups > simulate.MaxGroups {
 		return drivererr.New(pb.ErrorReason_ERROR_REASON_UNSUPPORTED,
 			"%s has %d groups, and a plan simulates at most %d groups: plan the release of a smaller workload", observe.Object(s.Key), groups, simulate.MaxGroups)

@@ -19,6 +19,7 @@ import (
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/lwstest"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/observe"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
@@ -144,6 +145,23 @@ func TestCheckPlan(t *testing.T) {
 	} {
 		if err := checkPlan(tt.request, record.Limits{}); drivererr.Reason(err) != tt.want {
 			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// A plan of a DisaggregatedSet is bounded by the groups of all its roles together, and by its children.
+func TestForecastOfRolesIsBounded(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		roles, replicas, slices int
+		refused                 bool
+	}{{2, 250, 1, false}, {2, 251, 1, true}, {10, 0, 50, false}, {10, 0, 51, true}} {
+		s := &observe.Snapshot{Observation: plan.Observation{Slices: tt.slices, Roles: make([]plan.Role, tt.roles)}}
+		for i := range s.Roles {
+			s.Roles[i].Replicas = tt.replicas
+		}
+		if err := checkForecast(s); (err != nil) != tt.refused {
+			t.Errorf("%+v: %v", tt, err)
 		}
 	}
 }
