@@ -203,7 +203,7 @@ func (d *Driver) retryRaces(ctx context.Context, key types.NamespacedName, i pla
 	}
 }
 
-// carryOut observes, decides and writes once.
+// carryOut observes, decides and writes once, and again after a write of bounds.
 func (d *Driver) carryOut(ctx context.Context, key types.NamespacedName, i plan.Intent, admissions []admission, last *engine.Repeated) (mutation, error) {
 	var policies []*pb.ReleasePolicy
 	if begin, is := i.(plan.Begin); is {

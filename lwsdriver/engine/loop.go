@@ -167,7 +167,7 @@ func (e *Engine) setError(key types.NamespacedName, err error, refused bool) {
 	e.memories.update(key, func(m *memory) { m.setError(err, refused) })
 }
 
-// maxRepeats is how many times in a row a pass carries out one action before it gives up. Another client may have been as fast a few times.
+// maxRepeats is how many times in a row a pass, or a call, carries out one action before it gives up. Another client may have been as fast a few times.
 const maxRepeats = 5
 
 // Repeated is an action, and how many times in a row it was carried out.
