@@ -59,11 +59,8 @@ func keepEffects(o Observation, d Decision) Decision {
 		}
 		for _, c := range o.Children {
 			if o.warmsUpRole(c) {
-				for _, g := range (Workload{Groups: c.Groups}).existingFrom(0) {
-					if g.isComplete() {
-						d.Effects.WarmUp = append(d.Effects.WarmUp, g.Leader)
-					}
-				}
+				complete := slices.DeleteFunc(slices.Clone(c.Groups), func(g Group) bool { return g.Revision == "" || !g.isComplete() })
+				d.Effects.WarmUp = append(d.Effects.WarmUp, leadersOf(complete)...)
 			}
 		}
 	}
