@@ -318,13 +318,10 @@ func stripBounds(u *unstructured.Unstructured) *BoundsObject {
 // deniesRequests reports whether an admission policy or a binding denies requests in every namespace: an edited one may only warn or audit, or match
 // fewer objects.
 func deniesRequests(u *unstructured.Unstructured) bool {
-	match, narrowed, _ := unstructured.NestedMap(u.Object, "spec", "matchResources")
-	if narrowed {
-		narrowed = matchesLess(match, "namespaceSelector", "objectSelector", "resourceRules", "excludeResourceRules")
-	} else {
-		match, _, _ = unstructured.NestedMap(u.Object, "spec", "matchConstraints")
-		narrowed = matchesLess(match, "namespaceSelector", "excludeResourceRules")
-	}
+	ofPolicy, _, _ := unstructured.NestedMap(u.Object, "spec", "matchConstraints")
+	ofBinding, _, _ := unstructured.NestedMap(u.Object, "spec", "matchResources")
+	narrowed := matchesLess(ofPolicy, "namespaceSelector", "excludeResourceRules") ||
+		matchesLess(ofBinding, "namespaceSelector", "objectSelector", "resourceRules", "excludeResourceRules")
 	failure, _, _ := unstructured.NestedString(u.Object, "spec", "failurePolicy")
 	actions, binds, _ := unstructured.NestedStringSlice(u.Object, "spec", "validationActions")
 	return !narrowed && failure != string(admissionv1.Ignore) && (!binds || slices.Contains(actions, string(admissionv1.Deny)))

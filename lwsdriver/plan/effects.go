@@ -59,7 +59,7 @@ func keepEffects(o Observation, d Decision) Decision {
 		}
 		for _, c := range o.Children {
 			if o.warmsUpRole(c) {
-				complete := slices.DeleteFunc(slices.Clone(c.Groups), func(g Group) bool { return g.Revision == "" || !g.isComplete() })
+				complete := slices.DeleteFunc(Workload{Groups: c.Groups}.existingFrom(0), func(g Group) bool { return !g.isComplete() })
 				d.Effects.WarmUp = append(d.Effects.WarmUp, leadersOf(complete)...)
 			}
 		}
