@@ -132,11 +132,15 @@ func roll(o Observation, s Progress, n nativeRoll) Decision {
 // Pace returns the configuration under which LWS promotes: the user's own. After a scale-down under the hold both of the
 // user's numbers may round to 0, which LWS refuses; then one group at a time may be unavailable.
 func Pace(saved rolling, replicas int) rolling {
-	bothZero := scaledValue(saved.MaxUnavailable, replicas, false) == 0 && scaledValue(saved.MaxSurge, replicas, true) == 0
-	if bothZero && replicas > 0 {
+	if isZeroPace(saved, replicas) {
 		saved.MaxUnavailable = intstr.FromInt32(1)
 	}
 	return record.Native(saved)
+}
+
+// isZeroPace reports whether both numbers of a pace round to 0 for a number of replicas above 0.
+func isZeroPace(r rolling, replicas int) bool {
+	return replicas > 0 && scaledValue(r.MaxUnavailable, replicas, false) == 0 && scaledValue(r.MaxSurge, replicas, true) == 0
 }
 
 // Tolerated returns how many groups the user allows to be unavailable at once; at least one, since a budget of 0 would

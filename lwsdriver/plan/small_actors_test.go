@@ -606,7 +606,7 @@ func (w *world) disturb(s *state, a act) bool {
 		}
 		fallthrough
 	case actScale:
-		if s.own.replicas != uint8(a.number) && !zeroPace(w.rollingOf(&s.own), a.number) {
+		if s.own.replicas != uint8(a.number) && !isZeroPace(w.rollingOf(&s.own), a.number) {
 			if a.number > int(s.own.replicas) {
 				s.grown += uint8(a.number) - s.own.replicas
 			}
@@ -775,7 +775,7 @@ func (w *world) editTemplate(s *state, r revision) {
 // editPace edits the user's maxUnavailable and maxSurge. What equals what the driver has set is no edit.
 func (w *world) editPace(s *state, to rolling) {
 	is, own := w.rollingOf(&s.own), w.rollings.values[s.pace]
-	if most := w.replicas + 1; zeroPace(to, int(s.own.replicas)) || most+scaledValue(to.MaxSurge, most, true) > maxIndices {
+	if most := w.replicas + 1; isZeroPace(to, int(s.own.replicas)) || most+scaledValue(to.MaxSurge, most, true) > maxIndices {
 		return // LeaderWorkerSet refuses it, or the world is too small
 	}
 	if is.MaxUnavailable != to.MaxUnavailable {
@@ -799,11 +799,6 @@ func (w *world) editPace(s *state, to rolling) {
 		s.own.blameSurge(int(s.own.replicas) + scaledValue(is.MaxSurge, int(s.own.replicas), true))
 		w.absorb(s)
 	}
-}
-
-// zeroPace reports whether both numbers of a pace are 0, which LeaderWorkerSet refuses.
-func zeroPace(r rolling, replicas int) bool {
-	return replicas > 0 && scaledValue(r.MaxUnavailable, replicas, false) == 0 && scaledValue(r.MaxSurge, replicas, true) == 0
 }
 
 // outliveForce notes that what force has given up stays so, though the record does not say it any more.
