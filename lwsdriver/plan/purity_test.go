@@ -23,6 +23,7 @@ var allowedImports = []string{
 	"math",
 	"cmp", "maps", "reflect",
 	"slices",
+	"strconv",
 	"strings",
 	"time",
 	"google.golang.org/protobuf/proto",

@@ -7,6 +7,7 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 
 	"k8s.io/apimachinery/pkg/util/intstr"
@@ -124,7 +125,7 @@ func (o Observation) inCommands() string {
 }
 
 // Member returns the key of a role of a slice in [Bounds].
-func Member(slice int, role string) string { return fmt.Sprintf("%d-%s", slice, role) }
+func Member(slice int, role string) string { return strconv.Itoa(slice) + "-" + role }
 
 func (c Child) member() string { return Member(c.Slice, c.Role) }
 
@@ -334,12 +335,8 @@ func inRoles(o Observation, d Decision) Decision {
 // lackedChild says which child of a revision was deleted although it is needed, and how the user gets it back: LWS creates children only at the
 // revision of the template in the spec, and those of a slice only all together. Both are empty if no child is lacking.
 func (o Observation) lackedChild(revision string) (lacks, remedy string) {
-	b := o.desiredBounds()
-	if b == nil || o.Record == nil {
-		return "", ""
-	}
-	stable, inSpec := revision == b.Stable, revision == o.Stable.Revision
-	if !stable && !inSpec {
+	stable, inSpec := revision == o.stableSide(), revision == o.Stable.Revision
+	if o.Record == nil || o.stableSide() == "" || !stable && !inSpec {
 		return "", ""
 	}
 	for slice := range o.Slices {
@@ -347,8 +344,7 @@ func (o Observation) lackedChild(revision string) (lacks, remedy string) {
 			continue
 		}
 		for _, role := range o.Roles {
-			needed := !stable || b.Min[Member(slice, role.Name)] != 0
-			if !needed || o.childOf(slice, revision, role.Name).Name != "" {
+			if o.childOf(slice, revision, role.Name).Name != "" || stable && o.desiredBounds().Min[Member(slice, role.Name)] == 0 {
 				continue
 			}
 			lacks = fmt.Sprintf("there is no child of role %s at revision %s in slice %d", role.Name, revision, slice)
