@@ -33,7 +33,7 @@ type module struct {
 	cgo bool
 	// own are files of the module that are part of its programs.
 	own []string
-	// trims are packages of dependencies that are replaced.
+	// trims are parts of dependencies that are left out.
 	trims []trim
 }
 
@@ -62,6 +62,8 @@ func kubernetesModule(v Versions) module {
 		},
 		ldflags: version + "gitVersion=" + v.Kubernetes + " " + version + "gitMajor=1 " +
 			version + "gitMinor=" + minor(v.Kubernetes) + " " + version + "gitTreeState=clean",
+		// Helpers of Kubernetes' own tests are in a package of the API server, and import client-go's fake clients.
+		trims: []trim{{"k8s.io/apiserver", "pkg/admission/plugin/policy/generic", "policy_test_context.go", ""}},
 	}
 }
 
@@ -196,8 +198,8 @@ func traefikModule(Versions) module {
 		programs: []program{{"traefik", "github.com/traefik/traefik/v3/cmd/traefik"}},
 		ldflags:  "-X github.com/traefik/traefik/v3/pkg/version.Version=v3.6.7",
 		trims: []trim{
-			{"github.com/go-acme/lego/v4", "providers/dns", "dns.go.txt"},
-			{"github.com/traefik/traefik/v3", "pkg/provider/ecs", "ecs.go.txt"},
+			{"github.com/go-acme/lego/v4", "providers/dns", "*.go", "dns.go.txt"},
+			{"github.com/traefik/traefik/v3", "pkg/provider/ecs", "*.go", "ecs.go.txt"},
 		},
 	}
 }

@@ -13,12 +13,12 @@ import (
 	"strings"
 )
 
-// trim replaces a package of a dependency by one file: a package that takes minutes to compile, with its dependencies, and that no test
-// uses. The rest of the dependency is unmodified.
+// trim removes files of a package of a dependency that take long to compile, with what they import, and that no test uses. The rest of the
+// dependency is unmodified.
 type trim struct {
-	// dependency is the module's path, folder the package's directory in it.
-	dependency, folder string
-	// file is the replacement, in the directory trim beside the module's go.mod.
+	// dependency is the module's path, folder the package's directory in it, files the pattern of those that are removed.
+	dependency, folder, files string
+	// file comes in their place: it is in the directory trim beside the module's go.mod. Empty means none.
 	file string
 }
 
@@ -61,21 +61,24 @@ func (m module) trimmed(ctx context.Context, source, work string, log io.Writer)
 	return modFile, nil
 }
 
-// apply replaces the package's files in a copy of the dependency.
+// apply trims a copy of the dependency.
 func (t trim) apply(replacements, dependency string) error {
-	content, err := os.ReadFile(filepath.Join(replacements, t.file))
-	if err != nil {
-		return err
-	}
 	folder := filepath.Join(dependency, t.folder)
-	files, err := filepath.Glob(filepath.Join(folder, "*.go"))
+	files, err := filepath.Glob(filepath.Join(folder, t.files))
 	if err != nil || len(files) == 0 {
-		return fmt.Errorf("package %s has no files to replace (%w)", t.folder, err)
+		return fmt.Errorf("package %s has no files %s to remove (%w)", t.folder, t.files, err)
 	}
 	for _, file := range files {
 		if err := os.Remove(file); err != nil {
 			return err
 		}
+	}
+	if t.file == "" {
+		return nil
+	}
+	content, err := os.ReadFile(filepath.Join(replacements, t.file))
+	if err != nil {
+		return err
 	}
 	return os.WriteFile(filepath.Join(folder, "trimmed.go"), content, 0o600)
 }
@@ -99,7 +102,9 @@ func (m module) sources() []string {
 	files = append(files, "go.mod", "go.sum")
 	files = append(files, m.own...)
 	for _, t := range m.trims {
-		files = append(files, filepath.Join("trim", t.file))
+		if t.file != "" {
+			files = append(files, filepath.Join("trim", t.file))
+		}
 	}
 	return files
 }
