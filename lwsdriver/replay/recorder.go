@@ -58,6 +58,8 @@ type Recorder struct {
 	Limit int64
 	// Templates keeps pod templates and foreign annotations, which may contain secrets.
 	Templates bool
+	// Ended is called once with why the recording ended early, ErrLimit or an error of To. Nil means that nothing is.
+	Ended func(error)
 
 	mu      sync.Mutex
 	written int64
@@ -74,8 +76,11 @@ func (r *Recorder) Record(o plan.Observation, i plan.Intent, d plan.Decision, re
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	// The first error ends the recording: with a gap it would not show what was decided.
-	if r.err == nil {
-		r.err = r.write(o, i, d, refusal)
+	if r.err != nil {
+		return
+	}
+	if r.err = r.write(o, i, d, refusal); r.err != nil && r.Ended != nil {
+		r.Ended(r.err)
 	}
 }
 

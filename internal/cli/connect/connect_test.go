@@ -6,12 +6,19 @@ package connect
 import (
 	"bytes"
 	"context"
+	"log/slog"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
+	"k8s.io/client-go/rest"
+
+	"github.com/lockstep-rollouts/lockstep/internal/server"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	"github.com/lockstep-rollouts/lockstep/plugin/plugintest"
 )
 
@@ -67,6 +74,28 @@ func TestMutedLogDropsLines(t *testing.T) {
 	n, errAfter := logs.Write([]byte("after\n"))
 	if out.String() != "before\n" || n != len("after\n") || err != nil || errAfter != nil {
 		t.Errorf("logged %q, wrote %d, %v, %v", out.String(), n, err, errAfter)
+	}
+}
+
+// A full disk ends the recording with one line in the log, and nothing else.
+func TestDriverLogsEndOfRecording(t *testing.T) {
+	var logs bytes.Buffer
+	var decided func(plan.Observation, plan.Intent, plan.Decision, error)
+	o := Options{
+		kubeconfig: twoContexts(t), record: "/dev/full",
+		NewDriver: func(_ *rest.Config, options lwsdriver.Options) (server.Driver, error) {
+			decided = options.Decided
+			return longRunning{}, nil
+		},
+	}
+	o.Limits.ProgressDeadline = record.DefaultProgressDeadline
+	if _, err := o.Driver(slog.New(slog.NewTextHandler(&logs, nil))); err != nil {
+		t.Fatal(err)
+	}
+	decided(plan.Observation{}, plan.Adopt{}, plan.Decision{}, nil)
+	decided(plan.Observation{}, plan.Adopt{}, plan.Decision{}, nil)
+	if text := logs.String(); strings.Count(text, "\n") != 1 || !strings.Contains(text, "no space left on device") || !strings.Contains(text, "file=/dev/full") {
+		t.Errorf("logged %q, want one line with the file and the error", text)
 	}
 }
 

@@ -59,7 +59,10 @@ func (o *Options) Driver(logger *slog.Logger) (server.Driver, error) {
 		if err != nil {
 			return nil, fmt.Errorf("--record: %w", err)
 		}
-		options.Decided = (&replay.Recorder{To: file}).Record
+		recorder := &replay.Recorder{To: file, Ended: func(err error) {
+			logger.Error("The recording ended, the driver goes on", "file", o.record, "error", err)
+		}}
+		options.Decided = recorder.Record
 	}
 	driver, err := o.NewDriver(config, options)
 	if err != nil {
