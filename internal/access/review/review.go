@@ -36,9 +36,8 @@ import (
 const (
 	// Audience is what a token must have been issued for.
 	Audience = "lockstep"
-	// allowTTL and denyTTL are how long answers are cached, and so how long a revoked permission lasts at most. A token that was invalid
-	// becomes valid only if the API server restarts with other keys, so that refusals are remembered longer.
-	allowTTL, denyTTL, refusalTTL = 10 * time.Second, 5 * time.Second, 30 * time.Second
+	// allowTTL and denyTTL are how long answers are cached, and so how long a revoked permission lasts at most.
+	allowTTL, denyTTL = 10 * time.Second, 5 * time.Second
 	// timeout bounds one request, with its retries and its wait for the limit.
 	timeout = 10 * time.Second
 	// maxTokens bounds the tokens that are remembered: as many valid as invalid ones, so that random tokens displace no valid one.
@@ -173,7 +172,8 @@ func (r *Reviewer) User(ctx context.Context, source, token string) (user.Info, e
 func (r *Reviewer) reviewToken(ctx context.Context, source, token string, key tokenKey) (user.Info, error) {
 	reviewer, by := r.unknown, source
 	// A token that was valid before is counted by its user, so a flood from the same address does not delay it.
-	if before, ok := cachedAnswer(r.valid, key); ok {
+	before, wasValid := cachedAnswer(r.valid, key)
+	if wasValid {
 		reviewer, by = r.known, AccountOf(before.user)
 	}
 	if r.audience != "" {
@@ -183,10 +183,13 @@ func (r *Reviewer) reviewToken(ctx context.Context, source, token string, key to
 	switch {
 	case err != nil:
 		return nil, fmt.Errorf("%w: review token: %w", ErrUnavailable, err)
-	case !ok:
-		// A token that is revoked no longer counts as known, so it is reviewed by the caller's address again.
+	case wasValid && !ok:
+		// It is revoked, or the API server could not look up what it is bound to: the answers are the same. So it is reviewed once more, by the
+		// caller's address.
 		r.valid.Remove(key)
-		r.invalid.Add(key, answer{until: time.Now().Add(refusalTTL)})
+		return nil, fmt.Errorf("%w: it refuses a token that was valid", ErrUnavailable)
+	case !ok:
+		r.invalid.Add(key, answer{until: time.Now().Add(denyTTL)})
 		return nil, nil //nolint:nilnil // no user is an answer, not an error
 	}
 	r.valid.Add(key, answer{response.User, time.Now().Add(allowTTL)})

@@ -6,6 +6,7 @@ package review
 import (
 	"encoding/base64"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net/http"
@@ -141,6 +142,51 @@ func TestAnswersAreCached(t *testing.T) {
 	if n := requests.Load(); n != 2 {
 		t.Errorf("%d requests, want one for each token", n)
 	}
+}
+
+// The API server refuses a valid token, too, if it can't look up what the token is bound to. Its answer is that of a revoked token.
+func TestRefusalOfAValidToken(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		config, _ := newAPI(t)
+		answers, refuses := config.Transport, false
+		config.Transport = roundTripper(func(r *http.Request) (*http.Response, error) {
+			if !refuses {
+				return answers.RoundTrip(r)
+			}
+			w := httptest.NewRecorder()
+			_ = json.NewEncoder(w).Encode(authenticationv1.TokenReview{Status: authenticationv1.TokenReviewStatus{
+				Audiences: []string{Audience}, Error: "service account token has been invalidated",
+			}})
+			return w.Result(), nil
+		})
+		r, err := New(config)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ask := func(token string) (user.Info, error) { return r.User(t.Context(), "192.0.2.1", token) }
+		token := good("ada")
+		if u, err := ask(token); u == nil || err != nil {
+			t.Fatalf("%v, %v", u, err)
+		}
+		time.Sleep(allowTTL) //nolint:forbidigo // The bubble's clock.
+		refuses = true
+		if u, err := ask(token); u != nil || !errors.Is(err, ErrUnavailable) {
+			t.Errorf("refused once after it was valid: %v, %v, want an error that is retried", u, err)
+		}
+		if u, err := ask(token); u != nil || err != nil || r.WasValid(token) {
+			t.Errorf("refused twice: %v, %v, want an invalid token", u, err)
+		}
+		if u, err := ask(good("bob")); u != nil || err != nil {
+			t.Errorf("never valid: %v, %v, want an invalid token", u, err)
+		}
+		refuses = false
+		time.Sleep(denyTTL) //nolint:forbidigo // The bubble's clock.
+		for _, name := range []string{"ada", "bob"} {
+			if u, err := ask(good(name)); u == nil || err != nil {
+				t.Errorf("%s after the API server has recovered: %v, %v", name, u, err)
+			}
+		}
+	})
 }
 
 // An address that tries many tokens delays neither the callers of other addresses nor tokens that were valid before.
