@@ -23,6 +23,7 @@ import (
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
+	"github.com/lockstep-rollouts/lockstep/plugin/informer"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
@@ -207,7 +208,7 @@ func (a *Applier) createCanary(ctx context.Context, s *observe.Snapshot, t plan.
 func (a *Applier) alreadyCreated(ctx context.Context, key, canary types.NamespacedName) (bool, error) {
 	var existing *lws.LeaderWorkerSet
 	// An event about a foreign object is not about the workload, so both keys are waited for.
-	err := a.awaitCondition(ctx, cachedWorkloads, func() bool {
+	err := a.awaitCondition(ctx, cachedWorkloads, informer.AnyVersion, func() bool {
 		existing = a.observer.Caches.Workload(canary)
 		return existing != nil
 	}, key, canary)
@@ -313,7 +314,7 @@ func (a *Applier) awaitDeleted(ctx context.Context, key types.NamespacedName, re
 	if err != nil && !apierrors.IsNotFound(err) {
 		return false, fmt.Errorf("delete %s: %w", what, err)
 	}
-	return err == nil, a.awaitCondition(ctx, resource, gone, key)
+	return err == nil, a.awaitCondition(ctx, resource, "", gone, key)
 }
 
 // patch sends a patch, on condition that its base has not changed.
@@ -358,7 +359,7 @@ func awaitVersion[T interface {
 	comparable
 	metav1.Object
 }](ctx context.Context, a *Applier, resource string, wrote metav1.Object, gone bool, cached func() T, keys ...types.NamespacedName) error {
-	return a.awaitCondition(ctx, resource, func() bool {
+	return a.awaitCondition(ctx, resource, wrote.GetResourceVersion(), func() bool {
 		var none T
 		now := cached()
 		if now == none || now.GetUID() != wrote.GetUID() {
@@ -370,20 +371,22 @@ func awaitVersion[T interface {
 }
 
 // awaitCondition waits until the cache of a resource shows what the API server has answered, which it checks after each change of one of the
-// workloads. Until it does, nothing is decided that rests on that cache.
-func (a *Applier) awaitCondition(ctx context.Context, resource string, done func() bool, keys ...types.NamespacedName) error {
+// workloads. Until it does, nothing is decided that rests on that cache. version is that of [informer.Source.NoteBehind].
+func (a *Applier) awaitCondition(ctx context.Context, resource, version string, done func() bool, keys ...types.NamespacedName) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, catchUpTimeout, observe.ErrBehind)
 	defer cancel()
 	if err := a.observer.Changes.Await(ctx, done, keys...); err != nil {
-		a.observer.Freshness.NoteBehind(resource, done)
+		a.observer.Freshness.NoteBehind(resource, version, done)
 		return fmt.Errorf("%s: %w", keys[0], err)
 	}
 	return nil
 }
 
-// awaitPod waits until the caches show that done holds for a pod, or that it is gone or another one.
-func (a *Applier) awaitPod(ctx context.Context, seen *observe.Pod, key types.NamespacedName, done func(now *observe.Pod) bool) error {
-	return a.awaitCondition(ctx, cachedPods, func() bool {
+// awaitPod waits until the caches show that done holds for a pod, or that it is gone or another one. The version is empty if it is not known.
+func (a *Applier) awaitPod(
+	ctx context.Context, seen *observe.Pod, key types.NamespacedName, version string, done func(now *observe.Pod) bool,
+) error {
+	return a.awaitCondition(ctx, cachedPods, version, func() bool {
 		now := a.observer.Caches.Pod(types.NamespacedName{Namespace: seen.Namespace, Name: seen.Name})
 		return now == nil || now.UID != seen.UID || done(now)
 	}, key)
@@ -391,5 +394,5 @@ func (a *Applier) awaitPod(ctx context.Context, seen *observe.Pod, key types.Nam
 
 // awaitPodChange waits until the caches show another version of a pod than the one that was observed.
 func (a *Applier) awaitPodChange(ctx context.Context, seen *observe.Pod, key types.NamespacedName) error {
-	return a.awaitPod(ctx, seen, key, func(now *observe.Pod) bool { return now.ResourceVersion != seen.ResourceVersion })
+	return a.awaitPod(ctx, seen, key, "", func(now *observe.Pod) bool { return now.ResourceVersion != seen.ResourceVersion })
 }

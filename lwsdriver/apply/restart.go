@@ -60,7 +60,7 @@ func (a *Applier) restartGroup(ctx context.Context, s *observe.Snapshot, t plan.
 		return wrote, a.awaitPodChange(ctx, leader, s.Key)
 	}
 	a.observer.Caches.Groups.CountRestart(s.Key, leader.Group, leader.Revision)
-	return true, a.awaitPod(ctx, leader, s.Key, func(now *observe.Pod) bool { return now.Terminating })
+	return true, a.awaitPod(ctx, leader, s.Key, "", func(now *observe.Pod) bool { return now.Terminating })
 }
 
 // hasReadyPods reports whether all pods of a leader's group were ready when it was observed.
@@ -126,7 +126,7 @@ func (a *Applier) labelPod(
 	}
 	// Groups are invalidated by events, which may come after the cache shows the pod.
 	defer a.observer.Caches.Groups.Invalidate(seen.Workload(), seen.Group)
-	_, err = a.core.CoreV1().Pods(pod.Namespace).
+	wrote, err := a.core.CoreV1().Pods(pod.Namespace).
 		Patch(ctx, pod.Name, types.MergePatchType, raw, metav1.PatchOptions{FieldManager: record.FieldManager})
 	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
 		// It was deleted or recreated. An observation before the cache shows that would decide the same again.
@@ -135,5 +135,5 @@ func (a *Applier) labelPod(
 	if err != nil {
 		return false, fmt.Errorf("patch Pod %s: %w", pod, err)
 	}
-	return true, a.awaitPod(ctx, seen, key, done)
+	return true, a.awaitPod(ctx, seen, key, wrote.ResourceVersion, done)
 }

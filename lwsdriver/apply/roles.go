@@ -19,6 +19,7 @@ import (
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/observe"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
+	"github.com/lockstep-rollouts/lockstep/plugin/informer"
 )
 
 // The writes of DisaggregatedSets.
@@ -124,11 +125,14 @@ func (a *Applier) removeBounds(ctx context.Context, s *observe.Snapshot) error {
 		}
 	}
 	err := a.boundsClient(s).Delete(ctx, s.BoundsObject.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &s.BoundsObject.UID}})
-	_, err = a.awaitDeleted(ctx, s.Key, observe.BoundsResource.Resource, "the bounds of "+observe.Object(s.Key), err, func() bool {
+	if err != nil && !apierrors.IsNotFound(err) {
+		return fmt.Errorf("delete the bounds of %s: %w", observe.Object(s.Key), err)
+	}
+	// The finalizer of another client may keep them for ever.
+	return a.awaitCondition(ctx, observe.BoundsResource.Resource, informer.AnyVersion, func() bool {
 		now := a.observer.Disaggregated.Bounds(s.Key)
 		return now == nil || now.UID != s.BoundsObject.UID
-	})
-	return err
+	}, s.Key)
 }
 
 // scaleChild scales a child. LWS takes a child above its noted number of groups down to it, so the note is raised in the same request.

@@ -63,11 +63,13 @@ func (s *server) refuse(err error) {
 	}
 }
 
-func (s *server) bookmark() {
+func (s *server) bookmark() { s.bookmarkAt("2") }
+
+func (s *server) bookmarkAt(version string) {
 	s.mu.Lock()
 	w := s.watches[len(s.watches)-1]
 	s.mu.Unlock()
-	w.Action(watch.Bookmark, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{ResourceVersion: "2"}})
+	w.Action(watch.Bookmark, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{ResourceVersion: version}})
 }
 
 // watched runs an informer of ConfigMaps, and a Freshness whose calls of changed it counts.
@@ -232,27 +234,39 @@ func TestSlowWatch(t *testing.T) {
 
 // A write that the API server has made shows that the cache is behind, although its slow watch continues to send.
 func TestBehindAWrite(t *testing.T) {
-	for what, shown := range map[string]func(s *server, shows *atomic.Bool){
-		"the cache shows the write": func(_ *server, shows *atomic.Bool) { shows.Store(true) },
-		"a bookmark":                func(s *server, _ *atomic.Bool) { s.bookmark() },
+	for what, tt := range map[string]struct {
+		version string // of the write
+		shown   func(s *server, shows *atomic.Bool)
+		still   bool
+	}{
+		"the cache shows the write":            {"20", func(_ *server, shows *atomic.Bool) { shows.Store(true) }, false},
+		"a bookmark of the write":              {"20", func(s *server, _ *atomic.Bool) { s.bookmarkAt("20") }, false},
+		"a newer bookmark":                     {"20", func(s *server, _ *atomic.Bool) { s.bookmarkAt("100") }, false},
+		"an older bookmark":                    {"20", func(s *server, _ *atomic.Bool) { s.bookmarkAt("19") }, true},
+		"a bookmark, deleted":                  {"", func(s *server, _ *atomic.Bool) { s.bookmarkAt("100") }, true},
+		"a bookmark, the version is not known": {AnyVersion, func(s *server, _ *atomic.Bool) { s.bookmarkAt("19") }, false},
 	} {
 		watched(t, func(s *server, f *Freshness, _ *atomic.Int32) {
 			var shows atomic.Bool
-			f.NoteBehind("secrets", shows.Load)
-			if what, _ := why(f); what != "" {
-				t.Errorf("behind a write of another resource: %s", what)
+			f.NoteBehind("secrets", tt.version, shows.Load)
+			if why, _ := why(f); why != "" {
+				t.Errorf("behind a write of another resource: %s", why)
 			}
-			f.NoteBehind("configmaps", shows.Load)
+			f.NoteBehind("configmaps", tt.version, shows.Load)
 			time.Sleep(20 * time.Second)
 			s.watches[0].Add(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "older"}})
 			synctest.Wait()
-			if what, since := why(f); !strings.Contains(what, "slow") || since != 20*time.Second {
-				t.Errorf("behind a write for %s: %q", since, what)
+			if why, since := why(f); !strings.Contains(why, "slow") || since != 20*time.Second {
+				t.Errorf("behind a write for %s: %q", since, why)
 			}
-			shown(s, &shows)
+			tt.shown(s, &shows)
 			synctest.Wait()
-			if still, _ := why(f); still != "" {
-				t.Errorf("%s: %s", what, still)
+			if why, _ := why(f); (why != "") != tt.still {
+				t.Errorf("%s: %q", what, why)
+			}
+			shows.Store(true)
+			if why, _ := why(f); why != "" {
+				t.Errorf("%s, and the cache shows the write: %s", what, why)
 			}
 			shows.Store(false)
 			if again, _ := why(f); again != "" {

@@ -14,10 +14,12 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	utilnet "k8s.io/apimachinery/pkg/util/net"
+	"k8s.io/apimachinery/pkg/util/resourceversion"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/tools/cache"
 )
@@ -55,9 +57,11 @@ type Source struct {
 	err error
 	// failed is when that began, or since when the cache had no watch when the present one was opened, at mended.
 	failed, mended time.Time
-	// shows reports whether the cache has a change that it lacked at behind, although the API server had made it. Nil means that none is known.
-	shows  func() bool
-	behind time.Time
+	// shows reports whether the cache has a change that it lacked at behind, although the API server had made it at version. Nil means that none is
+	// known.
+	shows   func() bool
+	version string
+	behind  time.Time
 }
 
 // client is a client of one resource, typed or dynamic.
@@ -75,7 +79,7 @@ func NewSource[L runtime.Object](resource schema.GroupVersionResource, clientset
 			o.LabelSelector = selector
 			list, err := c.List(ctx, o)
 			if s.noteAnswer(ctx, err); err == nil {
-				s.confirm(false)
+				s.confirm(nil)
 				s.noteEnded() // a list keeps nothing up to date
 			}
 			return list, err
@@ -128,22 +132,32 @@ func (s *Source) noteOpened() {
 	s.watched, s.ended = true, time.Time{}
 }
 
-// confirm notes that the API server has sent something. all is true if the cache then has everything up to now, as after a bookmark.
-func (s *Source) confirm(all bool) {
+// confirm notes that the API server has sent something. After a bookmark, nil: none, the cache has everything up to its version.
+func (s *Source) confirm(bookmark runtime.Object) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.confirmed = time.Now(); all {
-		s.mended, s.shows = time.Time{}, nil
+	s.confirmed = time.Now()
+	at, err := meta.Accessor(bookmark)
+	if err != nil { // none
+		return
+	}
+	s.mended = time.Time{}
+	// The bookmark of a slow watch may be older than the change.
+	if order, err := resourceversion.CompareResourceVersion(at.GetResourceVersion(), s.version); s.version != "" && (err != nil || order >= 0) {
+		s.shows = nil
 	}
 }
 
+// AnyVersion is that of a change that every bookmark confirms.
+const AnyVersion = "0"
+
 // NoteBehind notes that the cache lacks a change that the API server has made, as its answer to a write has shown: a watch that is slow still
-// sends something. shows reports whether the cache has the change by now, or a newer one. It must not block. Nothing else may tell, such as if
-// another client has undone the change since, so a bookmark ends it, too.
-func (s *Source) NoteBehind(shows func() bool) {
+// sends something. shows reports whether the cache has the change by now, or a newer one. It must not block. It may never, such as if another
+// client has undone the change since, so a bookmark of the version of the change or a newer one ends it, too. Without a version none does.
+func (s *Source) NoteBehind(version string, shows func() bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.shows, s.behind = shows, time.Now()
+	s.version, s.shows, s.behind = version, shows, time.Now()
 }
 
 // Watched reports whether a watch was ever opened. A list alone keeps no cache up to date.
@@ -195,12 +209,13 @@ func (s *Source) confirming(from watch.Interface, lists bool) watch.Interface {
 		for e := range from.ResultChan() {
 			switch bookmark := e.Type == watch.Bookmark; {
 			case e.Type == watch.Error, lists && !bookmark:
-			case lists:
-				s.confirm(true)
-				s.noteOpened()
-				lists = false
+			case bookmark:
+				if s.confirm(e.Object); lists {
+					s.noteOpened()
+					lists = false
+				}
 			default:
-				s.confirm(bookmark)
+				s.confirm(nil)
 			}
 			// The reflector may have stopped reading.
 			select {
@@ -317,10 +332,10 @@ func (f *Freshness) lastSuspension() (since, resumed time.Time) {
 }
 
 // NoteBehind is [Source.NoteBehind] for the caches of a resource, such as "pods".
-func (f *Freshness) NoteBehind(resource string, shows func() bool) {
+func (f *Freshness) NoteBehind(resource, version string, shows func() bool) {
 	for _, s := range f.sources {
 		if s.Resource.Resource == resource {
-			s.NoteBehind(shows)
+			s.NoteBehind(version, shows)
 		}
 	}
 }

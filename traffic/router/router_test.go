@@ -347,7 +347,7 @@ func TestCacheBehindIsStale(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
 	defer cancel()
 	var shows atomic.Bool
-	_ = w.until(ctx, &traffic.Write{Key: traffic.Key{Kind: traffic.KindService, Name: "vllm"}}, shows.Load)
+	_ = w.until(ctx, &traffic.Write{Key: traffic.Key{Kind: traffic.KindService, Name: "vllm"}}, informer.AnyVersion, shows.Load)
 	if err := fresh.Err(); err == nil {
 		t.Error("the cache counts as fresh")
 	}
@@ -363,19 +363,19 @@ func TestCacheBehind(t *testing.T) {
 		r := New(Config{Core: fake.NewClientset(), Dynamic: dynamicfake.NewSimpleDynamicClient(runtime.NewScheme())})
 		w := &traffic.Write{Key: traffic.Key{Kind: traffic.KindService, Name: "vllm"}}
 		start := time.Now()
-		err := r.until(t.Context(), w, func() bool { return false })
+		err := r.until(t.Context(), w, informer.AnyVersion, func() bool { return false })
 		if drivererr.Reason(err) != pb.ErrorReason_ERROR_REASON_API_UNAVAILABLE || time.Since(start) != catchUpTimeout {
 			t.Errorf("%v after %s", err, time.Since(start))
 		}
 		var seen atomic.Bool
 		time.AfterFunc(time.Second, func() { seen.Store(true); r.changes.Notify(traffic.KindService) })
 		start = time.Now()
-		if err := r.until(t.Context(), w, seen.Load); err != nil || time.Since(start) != time.Second {
+		if err := r.until(t.Context(), w, informer.AnyVersion, seen.Load); err != nil || time.Since(start) != time.Second {
 			t.Errorf("%v after %s", err, time.Since(start))
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
-		if err := r.until(ctx, w, func() bool { return false }); !errors.Is(err, context.Canceled) {
+		if err := r.until(ctx, w, informer.AnyVersion, func() bool { return false }); !errors.Is(err, context.Canceled) {
 			t.Errorf("%v, want the caller's", err)
 		}
 	})

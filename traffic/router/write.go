@@ -39,22 +39,22 @@ func (r *Router) Write(ctx context.Context, namespace string, w *traffic.Write) 
 	switch {
 	case w.Verb == traffic.Delete && apierrors.IsNotFound(err):
 		// Another client deleted it. Without waiting, the next look would request the same delete again.
-		return false, r.until(ctx, w, func() bool { now := cached(); return now == nil || string(now.GetUID()) != w.UID })
+		return false, r.until(ctx, w, "", func() bool { now := cached(); return now == nil || string(now.GetUID()) != w.UID })
 	case w.Verb == traffic.Create && apierrors.IsAlreadyExists(err):
 		// Another driver created it, or an earlier request whose response was lost. The next look shows whose it is.
-		if r.until(ctx, w, func() bool { return cached() != nil }) == nil {
+		if r.until(ctx, w, informer.AnyVersion, func() bool { return cached() != nil }) == nil {
 			return false, nil
 		}
 		return false, fmt.Errorf("%s %s/%s: %w", w.Verb, namespace, w.Key.Name, err)
 	case err != nil:
 		return false, fmt.Errorf("%s %s %s/%s: %w", w.Verb, w.Key.Kind, namespace, w.Key.Name, explainError(err))
 	case w.Verb == traffic.Delete:
-		return true, r.until(ctx, w, func() bool {
+		return true, r.until(ctx, w, "", func() bool {
 			now := cached()
 			return now == nil || string(now.GetUID()) != w.UID || now.GetDeletionTimestamp() != nil
 		})
 	}
-	return true, r.until(ctx, w, func() bool { return showsWrite(cached(), got) })
+	return true, r.until(ctx, w, got.GetResourceVersion(), func() bool { return showsWrite(cached(), got) })
 }
 
 func sendWrite(ctx context.Context, client dynamic.ResourceInterface, w *traffic.Write) (*unstructured.Unstructured, error) {
@@ -99,13 +99,13 @@ func showsWrite(now, wrote metav1.Object) bool {
 }
 
 // until waits until the cache shows what the API server has answered. Until it does, it counts as stale.
-func (r *Router) until(ctx context.Context, w *traffic.Write, done func() bool) error {
+func (r *Router) until(ctx context.Context, w *traffic.Write, version string, done func() bool) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, catchUpTimeout, drivererr.New(pb.ErrorReason_ERROR_REASON_API_UNAVAILABLE,
 		"%s was written, but the cache has not observed it within %s", w.Key, catchUpTimeout))
 	defer cancel()
 	err := r.changes.Await(ctx, done, w.Key.Kind)
 	if err != nil {
-		r.sources[w.Key.Kind].Source().NoteBehind(done)
+		r.sources[w.Key.Kind].Source().NoteBehind(version, done)
 	}
 	return err
 }
