@@ -53,8 +53,12 @@ func (d *Driver) Plan(ctx context.Context, req *pb.PlanRequest) (*pb.PlanRespons
 	if err != nil {
 		return nil, err
 	}
+	in.Ended = ctx.Err
 	r, err := simulate.Release(in)
-	if err != nil {
+	switch {
+	case ctx.Err() != nil:
+		return nil, status.FromContextError(ctx.Err()).Err()
+	case err != nil:
 		return nil, drivererr.New(pb.ErrorReason_ERROR_REASON_INTERNAL, "%s: %v", observe.Object(key), err)
 	}
 	r.Blockers, r.Warnings = slices.Concat(refused, r.GetBlockers()), slices.Concat(warnings, more)

@@ -4,6 +4,7 @@
 package lwsdriver
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"testing"
@@ -15,8 +16,10 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes/fake"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
+	"github.com/lockstep-rollouts/lockstep/internal/access"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/lwstest"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/observe"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
@@ -118,6 +121,20 @@ func TestObstacles(t *testing.T) {
 				t.Errorf("%s: warnings %q, want %q: %v", tt.reason, got, tt.warnings, textOf(warnings))
 			}
 		})
+	}
+}
+
+// A caller that has gone once it had its turn costs no forecast.
+func TestPlanOfGoneCaller(t *testing.T) {
+	leader := lwstest.Pod("vllm-0", func(p *corev1.Pod) { p.CreationTimestamp = metav1.NewTime(lwstest.Noon) })
+	b := newFixtureOn(t, fake.NewClientset(leader), lwstest.NoRoutes(), lwstest.Unrecorded())
+	b.run()
+	b.eventually("the group is observed", func() bool { return b.Synced() && len(b.look().Stable.Groups) > 0 })
+	ctx, cancel := context.WithCancel(t.Context())
+	ctx = access.WithTurn(ctx, func(context.Context) bool { cancel(); return true })
+	r, err := b.Plan(ctx, &pb.PlanRequest{Workload: vllmRef, Policy: inBatches(pb.Style_STYLE_CANARY, "1")})
+	if status.Code(err) != codes.Canceled {
+		t.Errorf("%v, error %v", r, err)
 	}
 }
 

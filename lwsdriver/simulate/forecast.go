@@ -40,6 +40,8 @@ type Input struct {
 	Rollback bool
 	// Frames: the response includes frames.
 	Frames bool
+	// Ended returns why nothing waits for the forecast any more, nil while something does. Nil means that it is computed to its end.
+	Ended func() error
 }
 
 // Size is the number of pods of a group.
@@ -57,8 +59,8 @@ func (in Input) startup() time.Duration {
 // enough, at a time of its own. A step with more does not end.
 const maxWrites = 4 * MaxGroups
 
-// Release forecasts a release by the policy. An error means that the planner does not complete it, and is a defect of the
-// forecast or of the planner.
+// Release forecasts a release by the policy. An error is that of Ended, or means that the planner does not complete the release, and is a defect of
+// the forecast or of the planner.
 func Release(in Input) (*pb.PlanResponse, error) {
 	w := newWorld(in)
 	r := newRecorder(in, w)
@@ -131,6 +133,11 @@ func (w *world) finish() error {
 // drive decides and applies until there is nothing to write.
 func (w *world) drive(r *recorder) (plan.Decision, error) {
 	for range maxWrites {
+		if w.in.Ended != nil {
+			if err := w.in.Ended(); err != nil {
+				return plan.Decision{}, err
+			}
+		}
 		d, err := plan.Decide(w.observe(), nil)
 		if err != nil {
 			return d, err

@@ -4,6 +4,7 @@
 package simulate
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -292,5 +293,20 @@ func TestUnknownStartup(t *testing.T) {
 	r, err := Release(in)
 	if err != nil || r.GetEstimate() != nil || r.GetSteps()[0].GetEstimate() != nil || r.GetFrames() != nil {
 		t.Errorf("%v, error %v", r, err)
+	}
+}
+
+// A forecast without a caller costs no more: it ends between two decisions.
+func TestEndedForecast(t *testing.T) {
+	in := input(t, &pb.ReleasePolicy{Style: pb.Style_STYLE_CANARY, Batches: []string{"100%"}})
+	gone, asked := errors.New("gone"), 0
+	in.Ended = func() error {
+		if asked++; asked < 3 {
+			return nil
+		}
+		return gone
+	}
+	if _, err := Release(in); !errors.Is(err, gone) || asked != 3 {
+		t.Errorf("%v after %d decisions, want %v after 3", err, asked, gone)
 	}
 }
