@@ -8,10 +8,12 @@ import (
 	"encoding/json"
 	"log/slog"
 	"testing"
+	"time"
 
 	"github.com/argoproj/argo-rollouts/pkg/apis/rollouts/v1alpha1"
 	"github.com/google/go-cmp/cmp"
 	"google.golang.org/protobuf/proto"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
@@ -106,20 +108,21 @@ func (u undoes) Has(pb.Capability) bool { return u.can }
 
 func TestBegun(t *testing.T) {
 	t.Parallel()
-	status := func(index int32, operation v1alpha1.StepPluginOperation, release string) v1alpha1.StepPluginStatus {
-		return v1alpha1.StepPluginStatus{
-			Index: index, Name: PluginName, Operation: operation, Status: json.RawMessage(`{"release":"` + release + `"}`),
-		}
+	run := func(index int32, name, status string) v1alpha1.StepPluginStatus {
+		return v1alpha1.StepPluginStatus{Index: index, Name: name, Operation: v1alpha1.StepPluginOperationRun, Status: json.RawMessage(status)}
 	}
-	got := begunReleases([]v1alpha1.StepPluginStatus{
-		status(0, v1alpha1.StepPluginOperationRun, "a"),
-		status(2, v1alpha1.StepPluginOperationRun, "b"),
-		status(2, v1alpha1.StepPluginOperationAbort, ""),
-		{Index: 3, Name: "other", Operation: v1alpha1.StepPluginOperationRun, Status: json.RawMessage(`{"release":"c"}`)},
-		{Index: 4, Name: PluginName, Operation: v1alpha1.StepPluginOperationRun, Status: json.RawMessage(`garbage`)},
-	})
-	if diff := cmp.Diff([]string{"a"}, got); diff != "" {
+	status := v1alpha1.RolloutStatus{}
+	status.Canary.StepPluginStatuses = []v1alpha1.StepPluginStatus{
+		run(0, PluginName, `{"release":"a"}`), run(3, "other", `{"release":"c"}`), run(4, PluginName, `garbage`),
+	}
+	if diff := cmp.Diff([]string{"a"}, begunReleases(&status)); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
+	}
+	// Argo aborts no step in phase Error, and sends it again with the first call of the retry.
+	status.Canary.StepPluginStatuses[0].Phase = v1alpha1.StepPluginPhaseError
+	status.AbortedAt = &metav1.Time{Time: time.Now()}
+	if got := begunReleases(&status); got != nil {
+		t.Errorf("the first call of a retry has begun %v", got)
 	}
 }
 

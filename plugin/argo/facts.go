@@ -97,7 +97,7 @@ func ReadFacts(ro *v1alpha1.Rollout) Facts {
 		Number: cmp.Or(ro.Annotations[annotationNumber], "0"),
 		Hash:   ro.Status.CurrentPodHash, Stable: ro.Status.StableRS,
 		Abort: ro.Status.Abort, PromoteFull: ro.Status.PromoteFull,
-		Begun:           begunReleases(ro.Status.Canary.StepPluginStatuses),
+		Begun:           begunReleases(&ro.Status),
 		ResourceVersion: ro.ResourceVersion,
 		Created:         ro.CreationTimestamp.Time, Deleting: ro.DeletionTimestamp != nil,
 		Index: int(ptr.Deref(ro.Status.CurrentStepIndex, 0)),
@@ -136,18 +136,16 @@ func (s stepStatus) encode() json.RawMessage {
 }
 
 // begunReleases returns the releases of steps that ran and were not aborted. After an abort, Argo sends the statuses of the aborted
-// attempt once more with the first step of the retry.
-func begunReleases(statuses []v1alpha1.StepPluginStatus) []string {
-	aborted := map[int32]bool{}
-	for _, s := range statuses {
-		if s.Operation == v1alpha1.StepPluginOperationAbort {
-			aborted[s.Index] = true
-		}
+// attempt once more with the first step of the retry. A step in phase Error is aborted without a status of its own, but the time of the abort is
+// sent as well.
+func begunReleases(ro *v1alpha1.RolloutStatus) []string {
+	if ro.AbortedAt != nil {
+		return nil
 	}
 	var ids []string
-	for _, s := range statuses {
+	for _, s := range ro.Canary.StepPluginStatuses {
 		var status stepStatus
-		if s.Name != PluginName || s.Operation != v1alpha1.StepPluginOperationRun || aborted[s.Index] ||
+		if s.Name != PluginName || s.Operation != v1alpha1.StepPluginOperationRun ||
 			json.Unmarshal(s.Status, &status) != nil || status.Release == "" {
 			continue
 		}
