@@ -397,6 +397,25 @@ func TestReleaseRefused(t *testing.T) {
 	}
 }
 
+// A template that changes after the user has asked for a release is not the one that was asked for.
+func TestReleaseOfAnotherTemplate(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	_, err := r.host.Release(deadline(t), release(func(release *host.Release) {
+		release.ID = ""
+		release.NewID = func() string {
+			r.fake.SetWorkload("default", "vllm", 4, "cccc")
+			return "new"
+		}
+	}))
+	if got := drivererr.Reason(err); got != pb.ErrorReason_ERROR_REASON_REVISION_CHANGED {
+		t.Errorf("Release(...) = %v, want REVISION_CHANGED", err)
+	}
+	if got := r.fake.Calls(); slices.Index(got, "Initialize new") != len(got)-1 {
+		t.Errorf("calls %v, want one Initialize", got)
+	}
+}
+
 // completed ends the release of the context.
 func completed(c *pb.BatchContext) { c.State = pb.State_STATE_COMPLETED }
 

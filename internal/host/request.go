@@ -78,7 +78,19 @@ func (r *run) perform(ctx context.Context, s step) (answer, error) {
 		// UpgradeBatch is the default, and actStop makes no call.
 	}
 	r.spaceRequests(ctx, s)
-	return r.retry(ctx, func(ctx context.Context) (answer, error) { return call(ctx, s) })
+	var superseded error
+	a, err := r.retry(ctx, func(ctx context.Context) (answer, error) {
+		a, err := call(ctx, s)
+		if s.action == actInitialize && drivererr.Reason(err) == pb.ErrorReason_ERROR_REASON_REVISION_CHANGED {
+			superseded = err // not retried: the user decides about the new template
+			return a, nil
+		}
+		return a, err
+	})
+	if err == nil {
+		err = superseded
+	}
+	return a, err
 }
 
 func (r *run) initialize(ctx context.Context, _ step) (answer, error) {

@@ -200,11 +200,11 @@ func (d *FakeDriver) findRevision(req interface {
 	if err != nil {
 		return nil, err
 	}
-	return w, w.checkRevision(req.GetUpdateRevision())
+	return w, checkRevision(req.GetUpdateRevision(), w.context.GetUpdateRevision())
 }
 
-func (w *workload) checkRevision(want string) error {
-	if now := w.context.GetUpdateRevision(); want != "" && want != now {
+func checkRevision(want, now string) error {
+	if want != "" && want != now {
 		return drivererr.New(pb.ErrorReason_ERROR_REASON_REVISION_CHANGED, "the template is at revision %s, not %s", now, want)
 	}
 	return nil

@@ -110,6 +110,9 @@ func (d *FakeDriver) initialize(req *pb.InitializeRequest) (wrote bool, err erro
 	if err := w.checkFree(); err != nil {
 		return false, err
 	}
+	if err := checkRevision(req.GetTemplateRevision(), w.context.GetTemplateRevision()); err != nil {
+		return false, err
+	}
 	w.policy = proto.CloneOf(req.GetPolicy())
 	return true, d.apply(w, func(c *pb.BatchContext) {
 		c.ReleaseId, c.Owner, c.Style = req.GetReleaseId(), req.GetOwner(), w.policy.GetStyle()
@@ -395,7 +398,7 @@ func (d *FakeDriver) finalize(req *pb.FinalizeRequest) (wrote bool, err error) {
 		return false, nil
 	}
 	if end == pb.State_STATE_COMPLETED {
-		if err := w.checkRevision(req.GetUpdateRevision()); err != nil {
+		if err := checkRevision(req.GetUpdateRevision(), w.context.GetUpdateRevision()); err != nil {
 			return false, err
 		}
 	}
