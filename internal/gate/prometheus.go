@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"math"
 	"net/url"
+	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/api"
@@ -67,7 +68,10 @@ func (p *Prometheus) Measure(ctx context.Context, g Gate, about Subject) Measure
 	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
 	defer cancel()
 	// Without a time Prometheus uses its own clock, from which this machine's may differ.
-	value, _, _, err := p.api.Query(ctx, query, time.Time{})
+	value, warnings, _, err := p.api.Query(ctx, query, time.Time{})
+	if err == nil && len(warnings) > 0 { // for example Thanos's, that a store did not answer: what is missing may be what fails
+		err = fmt.Errorf("the answer may be incomplete: %.200s", strings.Join(warnings, "; "))
+	}
 	if err != nil {
 		return Measurement{Err: fmt.Errorf("query Prometheus at %s: %w", p.address, explainError(err))}
 	}

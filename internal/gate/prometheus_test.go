@@ -34,6 +34,11 @@ func TestMeasure(t *testing.T) {
 			200, `{"status":"success","data":{"resultType":"vector","result":[{"metric":{},"histogram":[1,{"count":"9","sum":"90","buckets":[[0,"8","16","9"]]}]}]}}`,
 			"the result is a histogram, want one number",
 		},
+		"Partial": {
+			200, `{"status":"success","warnings":["No StoreAPIs matched for this query"],"data":{"resultType":"scalar","result":[1,"0"]}}`,
+			"the answer may be incomplete: No StoreAPIs matched",
+		},
+		"Info":        {200, `{"status":"success","infos":["metric might not be a counter"],"data":{"resultType":"scalar","result":[1,"2"]}}`, "2"},
 		"Range":       {200, `{"status":"success","data":{"resultType":"matrix","result":[]}}`, "result of type matrix"},
 		"Text":        {200, `{"status":"success","data":{"resultType":"string","result":[1,"a"]}}`, "error: query Prometheus at http://"},
 		"BadQuery":    {400, `{"status":"error","errorType":"bad_data","error":"1:4: parse error"}`, "error: query Prometheus at http://"},

@@ -14,7 +14,7 @@ type Measurement struct {
 	// Value is nil if Prometheus has none: Problem says why.
 	Value   *float64
 	Problem string
-	// Err means that Prometheus did not answer.
+	// Err means that Prometheus did not answer, or not in full.
 	Err error
 }
 
