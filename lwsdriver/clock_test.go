@@ -47,5 +47,18 @@ func TestClockFollowsTheServer(t *testing.T) {
 				t.Errorf("%s ahead: off by %s", ahead, off())
 			}
 		}
+		// The other API server's clock, 5 s ahead.
+		for range 100 {
+			for _, ahead = range []time.Duration{0, 5 * time.Second} {
+				time.Sleep(time.Second)
+				if ask(); off() != 0 {
+					t.Fatalf("two API servers: off by %s", off())
+				}
+			}
+		}
+		time.Sleep(serversSkew)
+		if ask(); (off() - ahead).Abs() > time.Second {
+			t.Errorf("only one has answered for %s: off by %s", serversSkew, off())
+		}
 	})
 }

@@ -203,12 +203,18 @@ func (d *Driver) Synced() bool { return d.Ready() == nil }
 // maxSkew is how far this machine's clock may be from the API server's before the latter counts. The header Date has whole seconds.
 const maxSkew = 2 * time.Second
 
+// API servers whose clocks differ by less than serversSkew do not move the clock back and forth while it agrees with one of them: with one
+// that has answered within that time.
+const serversSkew = time.Minute
+
 // clock is the API server's time, which dates the objects that deadlines and delays count from. This process's monotonic clock carries it
 // on, so that no jump of a wall clock matters, and the header Date of each answer corrects it.
 type clock struct {
 	mu sync.Mutex
 	// at is the time at the moment that began, which has a monotonic reading.
 	at, began time.Time
+	// agreed is when an answer agreed with the clock last.
+	agreed time.Time
 }
 
 func newClock() *clock {
@@ -240,12 +246,17 @@ func (c *clock) wrap(next http.RoundTripper) http.RoundTripper {
 // correct sets the clock to the date of an answer, unless it agrees with it: the answer was dated after the request was sent.
 func (c *clock) correct(date, sent time.Time) {
 	now := c.Now()
-	if !date.Before(sent.Add(-maxSkew)) && !date.After(now.Add(maxSkew)) {
-		return
-	}
+	// off is positive if the date is before the request or after its answer.
+	off := max(sent.Sub(date), date.Sub(now))
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.at, c.began = date, time.Now()
+	switch {
+	case off <= maxSkew:
+		c.agreed = time.Now()
+	case off >= serversSkew || time.Since(c.agreed) >= serversSkew:
+		c.at, c.began = date, time.Now()
+		c.agreed = c.began
+	}
 }
 
 type roundTripper func(*http.Request) (*http.Response, error)
