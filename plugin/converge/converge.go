@@ -137,7 +137,7 @@ func Next(g Goal, c *pb.BatchContext) Move {
 func beginRelease(g Goal, c *pb.BatchContext) Move {
 	switch template := c.GetTemplateRevision(); {
 	case template == "":
-		return Move{Outcome: Wait, Why: "waiting for the LeaderWorkerSet controller to record the template of " + g.Workload.GetName()}
+		return awaitTemplate(g)
 	case template != g.Revision:
 		return unprovenTemplate(g, c)
 	case !plugin.Waits(c):
@@ -178,12 +178,19 @@ func disownRelease(g Goal, c *pb.BatchContext) Move {
 		return finalizeCall(g, c, pb.FinalizeIntent_FINALIZE_INTENT_PROMOTE)
 	case plugin.InFlight(c):
 		return finalizeCall(g, c, pb.FinalizeIntent_FINALIZE_INTENT_ROLLBACK)
+	case plugin.Waits(c) && template == "":
+		return awaitTemplate(g)
 	case plugin.Waits(c):
 		return Move{Outcome: Held, Why: fmt.Sprintf("the workload stays under hold: its template (revision %s) waits, and LeaderWorkerSet would roll it "+
 			"out at once. Release it, or restore the template of revision %s, and then: lockstep disown %s",
 			template, plugin.Serving(c), plugin.NameOf(g.Workload))}
 	}
 	return callMove(&pb.DisownRequest{Workload: g.Workload, TemplateRevision: template}, "disowning the workload: "+g.Why)
+}
+
+// awaitTemplate is the move while the revision of the template is not known.
+func awaitTemplate(g Goal) Move {
+	return Move{Outcome: Wait, Why: "waiting for the LeaderWorkerSet controller to record the template of " + g.Workload.GetName()}
 }
 
 // registerOwner begins a release of the template that the groups run, which moves nothing and names the owner.

@@ -108,6 +108,7 @@ func TestNext(t *testing.T) {
 		"register, template waits":        {"It gets its owner with its release.", Goal{Release: "r0"}, workload(pb.State_STATE_HOLDING, "", foreign), "held"},
 		"disown":                          {"Nothing waits.", Goal{Kind: Disown}, workload(pb.State_STATE_ROLLED_BACK, "r2", template("t1")), "Disown t1"},
 		"disown, template waits":          {"LWS would roll it out at once.", Goal{Kind: Disown}, workload(pb.State_STATE_ROLLED_BACK, "r2"), "held"},
+		"disown, template not recorded":   {"It may be the one that the groups run.", Goal{Kind: Disown}, workload(pb.State_STATE_ROLLED_BACK, "r2", template("")), "wait"},
 		"disown in mid-release":           {"The safe end.", Goal{Kind: Disown}, workload(pb.State_STATE_READY, "r2"), "ROLLBACK r2"},
 		"disown, promoted":                {"The object said so.", Goal{Kind: Disown, Revision: "t2"}, workload(pb.State_STATE_READY, "r2"), "PROMOTE r2 t2"},
 		"disown, promoted, new template":  {"Not of t3.", Goal{Kind: Disown, Revision: "t2"}, workload(pb.State_STATE_READY, "r2", template("t3")), "ROLLBACK r2"},
