@@ -150,7 +150,7 @@ func (c *Controller) Run(ctx context.Context) error {
 	if _, err := c.rollouts.AddEventHandler(informer.OnChange(c.changed)); err != nil {
 		return fmt.Errorf("watch Rollouts: %w", err)
 	}
-	follower := host.Follower[item]{Driver: c.Driver, Requests: c.affected}
+	follower := host.Follower[item]{Driver: c.Driver, Requests: c.affected, Logger: c.Logger}
 	if err := follower.Start(ctx, c.queue); err != nil {
 		return fmt.Errorf("watch workloads: %w", err)
 	}

@@ -96,7 +96,7 @@ func (c Controller) Run(ctx context.Context, config *rest.Config, s Settings) er
 		return fmt.Errorf("index objects by workload: %w", err)
 	}
 	f := Follower[reconcile.Request]{
-		Driver: s.Driver, IncludeGroups: c.IncludeGroups,
+		Driver: s.Driver, IncludeGroups: c.IncludeGroups, Logger: s.Logger,
 		Requests: func(ctx context.Context, workload client.ObjectKey, _ string) []reconcile.Request {
 			return c.requests(ctx, m, s, workload)
 		},

@@ -6,8 +6,11 @@ package host
 import (
 	"cmp"
 	"context"
+	"log/slog"
 	"time"
 
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/util/workqueue"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -31,6 +34,8 @@ type Follower[R comparable] struct {
 	Requests func(ctx context.Context, workload client.ObjectKey, owner string) []R
 	// IncludeGroups is set where changes of single groups count.
 	IncludeGroups bool
+	// Logger is required.
+	Logger *slog.Logger
 }
 
 var _ source.Source = Follower[reconcile.Request]{}
@@ -52,13 +57,21 @@ func (f Follower[R]) follow(ctx context.Context, queue workqueue.TypedRateLimiti
 	}
 	watch := &pb.WatchWorkloadsRequest{IncludeGroups: f.IncludeGroups}
 	held, connected := map[client.ObjectKey]string{}, false // by their owner
+	failed := codes.OK
 	for change, err := range plugin.FollowWorkloads(ctx, f.Driver, watch) {
+		// A stream that ends is opened again. One that can't be opened needs a user, or a driver that starts.
+		if code := status.Code(err); !connected && code != failed {
+			f.Logger.Warn("the driver can't be watched, trying again", "error", err)
+			failed = code
+		}
 		if err != nil && connected {
 			for workload, owner := range held { // the loss of the driver is a change, too
 				enqueue(workload, owner)
 			}
 		}
-		connected = err == nil
+		if connected = err == nil; connected {
+			failed = codes.OK
+		}
 		ref := cmp.Or(change.GetContext().GetWorkload(), change.GetRemoved())
 		if ref == nil {
 			continue

@@ -6,14 +6,20 @@ package host
 import (
 	"context"
 	"iter"
+	"log/slog"
+	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	"k8s.io/client-go/util/workqueue"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/lockstep-rollouts/lockstep/plugin"
+	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/text"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
@@ -57,7 +63,7 @@ func TestFollowerReportsThatAWorkloadIsGone(t *testing.T) {
 	t.Parallel()
 	for _, key := range []client.ObjectKey{{Namespace: "default", Name: "vllm"}, {Namespace: "default", Name: "disaggregatedset/llm"}} {
 		m, q := mortal{key: key, gone: make(chan struct{})}, queue{added: make(chan client.ObjectKey, 100)}
-		f := Follower[client.ObjectKey]{Driver: m, Requests: func(_ context.Context, workload client.ObjectKey, _ string) []client.ObjectKey {
+		f := Follower[client.ObjectKey]{Driver: m, Logger: slog.New(slog.DiscardHandler), Requests: func(_ context.Context, workload client.ObjectKey, _ string) []client.ObjectKey {
 			return []client.ObjectKey{workload}
 		}}
 		if err := f.Start(t.Context(), q); err != nil {
@@ -77,4 +83,27 @@ func TestFollowerReportsThatAWorkloadIsGone(t *testing.T) {
 			}
 		}
 	}
+}
+
+// refusing is a driver that refuses each watch.
+type refusing struct{ Driver }
+
+func (refusing) WatchWorkloads(context.Context, *pb.WatchWorkloadsRequest, ...grpc.CallOption) iter.Seq2[*pb.WatchWorkloadsResponse, error] {
+	return func(yield func(*pb.WatchWorkloadsResponse, error) bool) {
+		yield(nil, status.Error(codes.PermissionDenied, "no such right"))
+	}
+}
+
+// A driver that can't be watched is logged, once.
+func TestFollowerLogsThatItCantWatch(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var logs text.Buffer
+		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+		defer cancel()
+		Follower[client.ObjectKey]{Driver: refusing{}, Logger: slog.New(slog.NewTextHandler(&logs, nil))}.follow(ctx, nil)
+		if got := logs.String(); strings.Count(got, "\n") != 1 || !strings.Contains(got, "no such right") {
+			t.Errorf("logged in an hour:\n%s", got)
+		}
+	})
 }
