@@ -110,7 +110,7 @@ func (p *Printer) Document(c *pb.BatchContext) { p.documents.Observe(view.Status
 // Warn shows the warnings of a response.
 func (p *Printer) Warn(warnings ...*pb.Warning) {
 	for _, w := range warnings {
-		_, _ = fmt.Fprintf(p.Stderr, "warning: %s [%s]\n", w.GetMessage(), w.GetCode())
+		_, _ = fmt.Fprintf(p.Stderr, "warning: %s [%s]\n", view.OneLine(w.GetMessage()), w.GetCode())
 	}
 }
 

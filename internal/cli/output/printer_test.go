@@ -11,6 +11,7 @@ import (
 	"golang.org/x/term"
 
 	"github.com/lockstep-rollouts/lockstep/internal/host/view"
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
 // Text has colours on a terminal, unless the environment says otherwise, and never elsewhere.
@@ -50,5 +51,14 @@ func TestTextColours(t *testing.T) {
 	var file bytes.Buffer
 	if _, err := Text(&file).Write([]byte(styled)); err != nil || file.String() != "upgrading" {
 		t.Errorf("got %q, %v", &file, err)
+	}
+}
+
+// A warning is one line, whatever the cluster's objects are named or the API server says.
+func TestWarningsAreLines(t *testing.T) {
+	var text bytes.Buffer
+	(&Printer{Stderr: &text}).Warn(&pb.Warning{Code: "A", Message: "one\ntwo\x1b[2J"})
+	if got, want := text.String(), "warning: one two [2J [A]\n"; got != want {
+		t.Errorf("%q, want %q", got, want)
 	}
 }

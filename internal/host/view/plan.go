@@ -34,10 +34,10 @@ func Plan(name string, r *pb.PlanResponse) string {
 	}
 	var notes strings.Builder
 	for _, w := range r.GetBlockers() {
-		fmt.Fprintf(&notes, "%s %s [%s]\n", Alert.Render("blocked:"), w.GetMessage(), w.GetCode())
+		fmt.Fprintf(&notes, "%s %s [%s]\n", Alert.Render("blocked:"), OneLine(w.GetMessage()), w.GetCode())
 	}
 	for _, w := range r.GetWarnings() {
-		fmt.Fprintf(&notes, "%s %s [%s]\n", Other.Render("warning:"), w.GetMessage(), w.GetCode())
+		fmt.Fprintf(&notes, "%s %s [%s]\n", Other.Render("warning:"), OneLine(w.GetMessage()), w.GetCode())
 	}
 	for _, f := range r.GetFindings() {
 		fmt.Fprintf(&notes, "preflight %s: %s [%s]\n", SeverityWord(f.GetSeverity()), OneLine(preflight.Short(f)), f.GetRule())

@@ -68,8 +68,8 @@ func TestPlanNotes(t *testing.T) {
 	for _, s := range r.GetSteps() {
 		s.Estimate = nil
 	}
-	r.Blockers = []*pb.Warning{{Code: "QuotaExceeded", Message: "no room"}}
-	r.Warnings = []*pb.Warning{{Code: "FewReplicas", Message: "one group"}}
+	r.Blockers = []*pb.Warning{{Code: "QuotaExceeded", Message: "no\nroom\x1b"}}
+	r.Warnings = []*pb.Warning{{Code: "FewReplicas", Message: "one\ngroup"}}
 	text := Plain(Plan("default/vllm", r))
 	for _, want := range []string{"Start-up  unknown\n", "\nblocked: no room [QuotaExceeded]\nwarning: one group [FewReplicas]\n"} {
 		if !strings.Contains(text, want) {
