@@ -10,6 +10,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/observe"
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
@@ -38,10 +39,10 @@ func (s *scope) lock(ctx context.Context, key types.NamespacedName) (unlock func
 	switch {
 	case s.readOnly:
 		return nil, drivererr.New(pb.ErrorReason_ERROR_REASON_UNSUPPORTED,
-			"this driver is read-only and can't change %s: use one that was started without ReadOnly", key)
+			"this driver is read-only and can't change %s: use one that was started without ReadOnly", observe.Object(key))
 	case !s.covers(key):
 		return nil, drivererr.New(pb.ErrorReason_ERROR_REASON_UNSUPPORTED,
-			"this driver was started for LeaderWorkerSet %s only: use one that serves %s too", s.workload, key)
+			"this driver was started for %s only: use one that serves %s too", observe.Object(s.workload), observe.Object(key))
 	}
 	return s.keyLocks.lock(ctx, key)
 }

@@ -6,12 +6,14 @@ package engine
 import (
 	"context"
 	"errors"
+	"strings"
 	"testing"
 
 	"k8s.io/apimachinery/pkg/types"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/lwstest"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/observe"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 )
 
@@ -98,5 +100,14 @@ func TestResolve(t *testing.T) {
 	b.locks.workload = lwstest.VLLM
 	if !b.locks.covers(other) || b.locks.covers(types.NamespacedName{Namespace: lwstest.VLLM.Namespace, Name: "another"}) {
 		t.Error("a driver of default/vllm does not cover the workload with that alias, or covers others")
+	}
+}
+
+// A driver of one DisaggregatedSet says so.
+func TestScopeNamesItsWorkload(t *testing.T) {
+	s := scope{workload: observe.KeyFor(observe.KindSet, "default", "llm")}
+	_, err := s.lock(t.Context(), lwstest.VLLM)
+	if err == nil || !strings.Contains(err.Error(), "started for DisaggregatedSet default/llm only") {
+		t.Error(err)
 	}
 }
