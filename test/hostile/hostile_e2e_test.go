@@ -9,6 +9,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -108,6 +109,23 @@ var attacks = []struct {
 			Workload: w.planned(), IncludeFrames: true, Policy: &pb.ReleasePolicy{Style: pb.Style_STYLE_PARTITION, Batches: batches},
 		}
 		return w.viewer(pb.WorkloadDriver_Plan_FullMethodName, func() proto.Message { return request })
+	}},
+	{"preflights", func(w *world) func(context.Context) string {
+		w.crowd()
+		request := &pb.PreflightRequest{
+			Workload: w.planned(), Policy: &pb.ReleasePolicy{Style: pb.Style_STYLE_CANARY, Batches: []string{"100%"}},
+		}
+		client, err := w.administrator()(w.t.Context())
+		require.NoError(w.t, err)
+		defer client.Close()
+		await.Nil(w.t, "nodes and pods are listed", func(ctx context.Context) error {
+			r, err := client.Preflight(ctx, request)
+			if err == nil && slices.ContainsFunc(r.GetUnchecked(), func(u *pb.Unchecked) bool { return u.GetSubject() == "nodes" }) {
+				err = fmt.Errorf("unchecked: %v", r.GetUnchecked())
+			}
+			return err
+		})
+		return w.viewer(pb.WorkloadDriver_Preflight_FullMethodName, func() proto.Message { return request })
 	}},
 	{"histories", func(w *world) func(context.Context) string {
 		request := &pb.ListRevisionsRequest{Workload: w.planned(), IncludeTemplates: true}

@@ -16,6 +16,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 
@@ -28,6 +29,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/utils/ptr"
 	lwsclient "sigs.k8s.io/lws/client-go/clientset/versioned"
 
 	"github.com/lockstep-rollouts/lockstep/config"
@@ -193,6 +195,38 @@ func (w *world) fleet() {
 			return err
 		})
 	}
+}
+
+// The pods of other tenants, 64 MiB of them.
+const (
+	crowdSize = 2000
+	crowdPod  = 32 << 10
+)
+
+// crowd lets the driver list the pods of all namespaces, and creates many large ones.
+func (w *world) crowd() {
+	w.t.Helper()
+	require.NoError(w.t, w.cluster.ApplyConfig(w.t.Context(), config.Namespace, config.Preflight))
+	pods := w.kube.CoreV1().Pods(w.cluster.Namespace(w.t))
+	pod := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{GenerateName: "crowd-"},
+		Spec: corev1.PodSpec{
+			NodeName: "elsewhere", TerminationGracePeriodSeconds: ptr.To[int64](0), // no kubelet ends it
+			Containers: []corev1.Container{{Name: "c", Image: "i", Env: []corev1.EnvVar{{Name: "X", Value: strings.Repeat("x", crowdPod)}}}},
+		},
+	}
+	var creating sync.WaitGroup
+	for range 20 {
+		creating.Go(func() {
+			for range crowdSize / 20 {
+				if _, err := pods.Create(w.t.Context(), pod, metav1.CreateOptions{}); err != nil {
+					w.t.Error(err)
+					return
+				}
+			}
+		})
+	}
+	creating.Wait()
 }
 
 // planned returns a workload with as many replicas as a plan simulates, of which a quota allows two pods.
