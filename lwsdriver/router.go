@@ -9,7 +9,6 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/lockstep-rollouts/lockstep/lwsdriver/observe"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
@@ -38,14 +37,12 @@ func (d *Driver) SetWeight(ctx context.Context, req *pb.SetWeightRequest) (*pb.S
 
 // SetHeaderRoute routes matching requests to the canary.
 func (d *Driver) SetHeaderRoute(ctx context.Context, req *pb.SetHeaderRouteRequest) (*pb.SetHeaderRouteResponse, error) {
-	header, bad := traffic.ParseHeaderRoute(req.GetName(), req.GetMatches())
+	_, bad := traffic.ParseHeaderRoute(req.GetName(), req.GetMatches())
 	key, err := d.accept(req.GetWorkload(), checkID(req.GetReleaseId()), bad)
 	if err != nil {
 		return nil, err
 	}
-	m, err := d.mutate(ctx, key, headerRouteOf(req), func(_ context.Context, s *observe.Snapshot, _ *plan.Decision) error {
-		return s.Traffic.CheckHeaderRoute(header)
-	})
+	m, err := d.mutate(ctx, key, headerRouteOf(req))
 	if err != nil {
 		return nil, err
 	}

@@ -5,6 +5,7 @@ package lwsdriver
 
 import (
 	"context"
+	"slices"
 	"testing"
 	"time"
 
@@ -137,8 +138,38 @@ func TestSetHeaderRouteRefusesNamedRules(t *testing.T) {
 	}
 }
 
+// A header route that a route has room for only without the recorded ones is refused, and nothing is recorded.
+func TestSetHeaderRouteRefusesTooManyRules(t *testing.T) {
+	b := newRulesFixture(t, func(rules []any) []any { return slices.Repeat(rules[:1], 6) })
+	set := func(name string) error {
+		_, err := b.SetHeaderRoute(t.Context(), &pb.SetHeaderRouteRequest{
+			Workload: vllmRef, ReleaseId: "r1", Name: name,
+			Matches: []*pb.HeaderMatch{{Name: "x-canary", Value: &pb.HeaderMatch_Exact{Exact: name}}},
+		})
+		b.caughtUp()
+		return err
+	}
+	if err := set("alpha"); err != nil {
+		t.Fatal(err)
+	}
+	err := set("beta")
+	lwstest.ErrorContains(t, err, "HTTPRoute llm would have 18 rules")
+	if got := drivererr.Reason(err); got != pb.ErrorReason_ERROR_REASON_REFERENCE_UNUSABLE || len(b.requested().HeaderRoutes) != 1 {
+		t.Errorf("reason %s, recorded %+v", got, b.requested())
+	}
+}
+
 // newNamedRuleFixture runs a driver of a release whose route has a rule with the name chat.
 func newNamedRuleFixture(t *testing.T) *routedFixture {
+	t.Helper()
+	return newRulesFixture(t, func(rules []any) []any {
+		rules[0].(map[string]any)["name"] = "chat" //nolint:forcetypeassert // an object
+		return rules
+	})
+}
+
+// newRulesFixture runs a driver of a release whose route has other rules.
+func newRulesFixture(t *testing.T, edit func([]any) []any) *routedFixture {
 	t.Helper()
 	b := newRoutedFixture(t, lwstest.RoutedPhase(t, record.Progressing, nil), 0)
 	routes := b.routes.Resource(lwstest.GatewayAPI.WithResource("httproutes")).Namespace("default")
@@ -147,8 +178,7 @@ func newNamedRuleFixture(t *testing.T) *routedFixture {
 		t.Fatal(err)
 	}
 	rules, _, _ := unstructured.NestedSlice(route.Object, "spec", "rules")
-	rules[0].(map[string]any)["name"] = "chat" //nolint:forcetypeassert // an object
-	if err := unstructured.SetNestedSlice(route.Object, rules, "spec", "rules"); err != nil {
+	if err := unstructured.SetNestedSlice(route.Object, edit(rules), "spec", "rules"); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := routes.Update(t.Context(), route, metav1.UpdateOptions{}); err != nil {

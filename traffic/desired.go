@@ -180,8 +180,9 @@ func (m HeaderMatch) check(bad *drivererr.Fields) {
 const (
 	// MaxRoutes bounds the routes and Ingresses of a policy together: each is observed and written for itself.
 	MaxRoutes = 64
-	// MaxHeaderRoutes bounds the header routes of a release, which are kept in an annotation and repeated in each route.
-	MaxHeaderRoutes = 16
+	// MaxHeaderRoutes bounds the header routes of a release, which are kept in an annotation and repeated in each route: a route has at
+	// most 16 rules, and one of them is the user's.
+	MaxHeaderRoutes = 15
 	// MaxHeaderBytes bounds their names and values together.
 	MaxHeaderBytes = 64 << 10
 )

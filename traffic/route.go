@@ -61,6 +61,9 @@ func RoutePatch(r Route, s Setup, d Desired, shrinkOnly bool) (map[string]any, e
 	if err != nil {
 		return nil, unusableError("%s: %v", r.Key, err)
 	}
+	if excess := excessOf(rules, have); excess != "" {
+		return nil, unusableError("%s would have %s: remove a header route or the mirror, or move rules to another route of the policy", r.Key, excess)
+	}
 	// The annotation lists the canary while a rule is split. It still does if a user has restored the rules and they will be split again.
 	canaries := b.others
 	if d.Weight > 0 && slices.Contains(r.canaries(), b.key()) || b.splits(rules) {

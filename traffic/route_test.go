@@ -200,6 +200,64 @@ func TestHeaderRouteForNamedRule(t *testing.T) {
 	}
 }
 
+// TestRouteLimits: what no API server accepts is refused before it is written, unless the route has as much already.
+func TestRouteLimits(t *testing.T) {
+	user, s := readRoute(t, "httproute.yaml"), setupOf("vllm", Key{KindHTTPRoute, "llm"})
+	list := func(n int, of func(i int) any) (out []any) {
+		for i := range n {
+			out = append(out, of(i))
+		}
+		return out
+	}
+	rule := func(i, matches, headers, filters int) any {
+		return object{
+			"backendRefs": []any{object{"name": "vllm", "port": int64(80)}},
+			"filters":     list(filters, func(int) any { return object{"type": "ExtensionRef"} }),
+			"matches": list(matches, func(j int) any {
+				header := func(k int) any { return object{"name": fmt.Sprintf("x-%d", k), "value": "a"} }
+				return object{"path": object{"value": fmt.Sprintf("/%d/%d", i, j)}, "headers": list(headers, header)}
+			}),
+		}
+	}
+	route := func(name string) HeaderRoute {
+		return HeaderRoute{Name: name, Matches: []HeaderMatch{{Name: "x-canary", Value: name}}}
+	}
+	alpha, beta := route("alpha"), route("beta")
+	for _, tc := range []struct {
+		name                             string
+		rules, matches, headers, filters int
+		before, d                        Desired
+		want                             string // "": it is accepted
+	}{
+		{"16 rules", 8, 1, 0, 0, Desired{}, Desired{HeaderRoutes: []HeaderRoute{beta}}, ""},
+		{"17 rules and more", 9, 1, 0, 0, Desired{}, Desired{HeaderRoutes: []HeaderRoute{beta}}, "18 rules, more than the 16"},
+		{"the second header route", 8, 1, 0, 0, Desired{HeaderRoutes: []HeaderRoute{alpha}}, Desired{HeaderRoutes: []HeaderRoute{alpha, beta}}, "24 rules"},
+		{"128 matches", 2, 32, 0, 0, Desired{}, Desired{HeaderRoutes: []HeaderRoute{beta}}, ""},
+		{"more matches", 2, 33, 0, 0, Desired{}, Desired{HeaderRoutes: []HeaderRoute{beta}}, "132 matches in all rules together, more than the 128"},
+		{"16 headers", 1, 1, 15, 0, Desired{}, Desired{HeaderRoutes: []HeaderRoute{beta}}, ""},
+		{"17 headers", 1, 1, 16, 0, Desired{}, Desired{HeaderRoutes: []HeaderRoute{beta}}, "17 headers in a match"},
+		{"17 filters", 1, 1, 0, 16, Desired{}, Desired{Mirror: 10}, "17 filters in a rule"},
+		{"a share", 17, 1, 0, 0, Desired{}, Desired{Weight: 10}, ""},
+	} {
+		before := apply(t, user.with(t, list(tc.rules, func(i int) any { return rule(i, tc.matches, tc.headers, tc.filters) })), s, tc.before)
+		_, changed, err := desiredRoute(before, s, tc.d)
+		switch {
+		case tc.want == "" && (err != nil || !changed):
+			t.Errorf("%s: changed %t, %v", tc.name, changed, err)
+		case tc.want != "" && (drivererr.Reason(err) != pb.ErrorReason_ERROR_REASON_REFERENCE_UNUSABLE || !strings.Contains(err.Error(), "HTTPRoute llm would have "+tc.want)):
+			t.Errorf("%s: %v", tc.name, err)
+		}
+	}
+	// Another client has added rules meanwhile.
+	full := apply(t, user.with(t, list(8, func(i int) any { return rule(i, 1, 0, 0) })), s, Desired{Weight: 50, HeaderRoutes: []HeaderRoute{alpha}})
+	full = full.with(t, append(anySlice(full.rules()), rule(8, 1, 0, 0)))
+	for _, d := range []Desired{{Weight: 10, HeaderRoutes: []HeaderRoute{alpha, beta}}, {HeaderRoutes: []HeaderRoute{beta}}, {}} {
+		if _, changed, err := shrunkRoute(full, s, d); !changed || err != nil {
+			t.Errorf("a smaller share: changed %t, %v", changed, err)
+		}
+	}
+}
+
 // TestFutureFields: unknown fields are kept, also in the copies for header routes.
 func TestFutureFields(t *testing.T) {
 	r, s := readRoute(t, "httproute.yaml"), setupOf("vllm")

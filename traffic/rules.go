@@ -125,6 +125,44 @@ func insertSorted(rules, more []object) []object {
 	return rules
 }
 
+// routeLimits are the Gateway API's limits on what a route has, as far as a release adds to it. That on backendRefs is checked in split.
+var routeLimits = []struct {
+	what  string
+	most  int
+	count func(rules []object) int
+}{
+	{"rules", 16, func(rules []object) int { return len(rules) }},
+	{"matches in all rules together", 128, func(rules []object) int { return len(listsIn(rules, "matches")) }},
+	{"headers in a match", maxHeaders, func(rules []object) int { return longest(listsIn(rules, "matches"), "headers") }},
+	{"filters in a rule", 16, func(rules []object) int { return longest(rules, "filters") }},
+}
+
+// excessOf returns of what rules have more than the Gateway API allows, "" if they do not, or if the rules of before have as much.
+func excessOf(rules, before []object) string {
+	for _, l := range routeLimits {
+		if n := l.count(rules); n > l.most && n > l.count(before) {
+			return fmt.Sprintf("%d %s, more than the %d that are possible", n, l.what, l.most)
+		}
+	}
+	return ""
+}
+
+// listsIn returns the items of a list of all objects.
+func listsIn(objects []object, key string) (items []object) {
+	for _, o := range objects {
+		items = append(items, objectList(o, key)...)
+	}
+	return items
+}
+
+// longest returns the length of the longest list of any object.
+func longest(objects []object, key string) (n int) {
+	for _, o := range objects {
+		n = max(n, len(objectList(o, key)))
+	}
+	return n
+}
+
 // setRefs leaves a rule without backendRefs (a redirect) as it is.
 func setRefs(rule object, refs []object) {
 	if len(refs) > 0 {

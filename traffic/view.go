@@ -311,13 +311,10 @@ func (o *Observed) Look(d Desired) View {
 	return a.view
 }
 
-// CheckHeaderRoute returns why a route can't carry a header route, or nil if each can, or the objects are not read yet.
-func (o *Observed) CheckHeaderRoute(h HeaderRoute) error {
-	if len(h.Matches) == 0 {
-		return nil // it is removed
-	}
+// CheckHeaderRoutes returns why a route can't carry all header routes of a release, or nil if each can, or the objects are not read yet.
+func (o *Observed) CheckHeaderRoutes(all []HeaderRoute) error {
 	for _, r := range o.World.routes(o.Setup) {
-		if _, err := RoutePatch(r, o.Setup, Desired{HeaderRoutes: []HeaderRoute{h}}, false); err != nil {
+		if _, err := RoutePatch(r, o.Setup, Desired{HeaderRoutes: all}, false); err != nil {
 			return err
 		}
 	}

@@ -84,6 +84,11 @@ func (t Route) decide(o Observation) (Decision, error) {
 		return Decision{}, drivererr.New(pb.ErrorReason_ERROR_REASON_RELEASE_FINALIZED,
 			"release %q of %s is %s, so its canary no longer receives requests", r.ID, o.objectName(), phaseText(r.Phase))
 	}
+	if o.Traffic != nil && t.HeaderRoute != nil && len(t.HeaderRoute.Matches) > 0 {
+		if err := o.Traffic.CheckHeaderRoutes(next.HeaderRoutes); err != nil {
+			return Decision{}, err
+		}
+	}
 	return Decision{Action: SetStable{Record: amendRelease(o, func(r *record.Release) { r.Traffic = next }), Why: t.why()}}, nil
 }
 

@@ -96,8 +96,9 @@ func TestLimits(t *testing.T) {
 			r.Traffic = &Traffic{HeaderRoutes: headers(traffic.MaxHeaderRoutes+more, 1)}
 		}),
 		"header bytes": release(func(r *Release, more int) {
-			r.Traffic = &Traffic{HeaderRoutes: headers(16, 4096-len("r-00")-len("x"))}
-			r.Traffic.HeaderRoutes[0].Matches[0].Name += strings.Repeat("y", more)
+			r.Traffic = &Traffic{HeaderRoutes: headers(15, 4096-len("r-00")-len("x"))}
+			first := &r.Traffic.HeaderRoutes[0].Matches
+			*first = append(*first, traffic.HeaderMatch{Name: "y" + strings.Repeat("y", more), Value: strings.Repeat("v", 4095)})
 		}),
 		"given up": release(func(r *Release, more int) {
 			for i := range MaxGivenUp + more {
