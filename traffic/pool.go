@@ -135,6 +135,9 @@ func checkPicker(s Setup, svc *corev1.Service, port int64) error {
 // renamePool is the remedy for a pool's name that is taken.
 const renamePool = "rename it"
 
+// failOpen is the failure mode of an endpoint picker without which gateways choose endpoints themselves.
+const failOpen = "FailOpen"
+
 // Types of a pool's conditions.
 const (
 	poolAccepted     = "Accepted"

@@ -51,6 +51,24 @@ func decodedJSON(c *fakeCluster, o map[string]any) map[string]any {
 	return out
 }
 
+// TestCanaryBroken: without a ready endpoint picker gateways drop the requests to the canary's pool, unless that fails open.
+func TestCanaryBroken(t *testing.T) {
+	for mode, broken := range map[string]bool{"": true, "FailClose": true, "FailOpen": false} {
+		c := newFakeCluster(t).withPool()
+		if err := unstructured.SetNestedField(c.world.StablePool.Object, mode, "spec", "endpointPickerRef", "failureMode"); err != nil {
+			t.Fatal(err)
+		}
+		c.applyAll(Desired{Prepared: true})
+		if is := factsOf(c.setup, c.world).CanaryBroken; is != "" {
+			t.Errorf("%q: with a picker: %s", mode, is)
+		}
+		c.world.PickerReady = nil
+		if is := factsOf(c.setup, c.world).CanaryBroken; (is != "") != broken || broken && !strings.Contains(is, "vllm-canary-epp") {
+			t.Errorf("%q: without a picker: %q, want broken %t", mode, is, broken)
+		}
+	}
+}
+
 // TestPoolRules: only refs to the pool are split, and requests are mirrored to the canary pool.
 func TestPoolRules(t *testing.T) {
 	c := newFakeCluster(t).withPool()

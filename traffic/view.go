@@ -24,6 +24,8 @@ type Facts struct {
 	StableEndpoints, CanaryEndpoints int
 	// StablePods and CanaryPods are the pods behind them.
 	StablePods, CanaryPods []string
+	// CanaryBroken is why all requests to the canary fail, although it may have endpoints. Empty means that they do not.
+	CanaryBroken string
 }
 
 // View compares a release's traffic with what is desired.
@@ -102,6 +104,7 @@ func factsOf(s Setup, w World) Facts {
 	return Facts{
 		Prepared: w.prepared(s), Isolated: w.isolated(s, Desired{Isolated: true}), Weight: w.canaryWeight(s),
 		StableEndpoints: len(w.StableReady), CanaryEndpoints: len(w.CanaryReady), StablePods: w.StableReady, CanaryPods: w.CanaryReady,
+		CanaryBroken: w.canaryBroken(s),
 	}
 }
 
@@ -212,7 +215,7 @@ func unverifiedEndpoints(s Setup, d Desired, w World) (reason, message string) {
 	case used && len(w.CanaryReady) == 0:
 		return ReasonNoCanaryEndpoints, fmt.Sprintf("Service %s has no ready endpoint", s.Policy.CanaryService)
 	case used && w.canaryPoolUnusable(s) == ReasonNoPicker:
-		return ReasonNoPicker, fmt.Sprintf("Service %s, the endpoint picker of InferencePool %s, has no ready endpoint", s.Policy.Pool.Picker, s.Policy.Pool.Canary)
+		return ReasonNoPicker, w.noPicker(s)
 	case (d.Isolated || d.Prepared) && d.Weight < 100 && len(w.StableReady) == 0:
 		// At 100 % the stable side gets no requests and needs no endpoints.
 		return ReasonNoStableEndpoints, fmt.Sprintf("Service %s has no ready endpoint", s.Policy.StableService)

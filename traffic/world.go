@@ -4,6 +4,7 @@
 package traffic
 
 import (
+	"fmt"
 	"regexp"
 	"slices"
 
@@ -187,4 +188,17 @@ func (w World) canaryPoolUnusable(s Setup) string {
 		return ReasonNoPicker
 	}
 	return ""
+}
+
+// canaryBroken returns why gateways drop all requests to the canary's pool, "" if they do not. A pool that is missing is created by the next
+// write.
+func (w World) canaryBroken(s Setup) string {
+	if w.canaryPoolUnusable(s) != ReasonNoPicker || stringField(pickerOf(w.CanaryPool), "failureMode", "") == failOpen {
+		return ""
+	}
+	return w.noPicker(s)
+}
+
+func (w World) noPicker(s Setup) string {
+	return fmt.Sprintf("Service %s, the endpoint picker of InferencePool %s, has no ready endpoint", s.Policy.Pool.Picker, s.Policy.Pool.Canary)
 }

@@ -143,7 +143,10 @@ func judgeBatch(o Observation, s Progress, v traffic.View, groups iter.Seq2[Grou
 		d.Message += ", but the requested routing is not in force yet: " + v.Message
 		return d
 	case s.available >= need && o.currentShare().isCapped():
-		d.State, d.Reason = pb.State_STATE_VERIFYING, ReasonCapacityBelowShare
+		d.State, d.Reason = pb.State_STATE_VERIFYING, o.currentShare().capReason()
+		if d.Reason == traffic.ReasonNoPicker {
+			d.Wait = WaitTraffic
+		}
 		return d
 	case s.available >= need:
 		d.State, d.Reason = pb.State_STATE_READY, ReasonBatchReady
@@ -207,7 +210,7 @@ func (o Observation) stableIdle() bool {
 	}
 	want := o.requestedRouting(o.canaryCapacity())
 	v := o.Traffic.Look(want)
-	return want.Weight == 100 && v.Weight == 100 && v.Stage >= traffic.Acknowledged
+	return want.Weight == 100 && v.Weight == 100 && inForce(v)
 }
 
 // awaitsStable reports whether a rollback from a promotion leaves the requests with the second set, since the user's own
@@ -219,7 +222,7 @@ func (o Observation) awaitsStable() bool {
 	serving := o.Stable.count(func(g Group) bool {
 		return g.mayServe(o.Stable.Replicas) && g.atRevision(o.Record.Release.StableRevision)
 	})
-	return o.Traffic.Facts().CanaryEndpoints > 0 && serving < o.Stable.Replicas-o.Policy.Threshold(o.Stable.Replicas)
+	return o.Traffic.Facts().CanaryEndpoints > 0 && o.canaryBroken() == "" && serving < o.Stable.Replicas-o.Policy.Threshold(o.Stable.Replicas)
 }
 
 // prepareSwitch completes the second set and moves the requests to it, at the beginning of a promotion. Nil means done.

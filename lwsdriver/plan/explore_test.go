@@ -170,7 +170,7 @@ func (w *world) next(s *state, disturb int, steps []step) []step {
 		}
 	}
 	for _, a := range disturbances(w, s) {
-		free := a.do == actRepair || a.do == actLWSUp || a.do == actGatewayUp || a.do == actAccept || a.do == actAnswer || a.do == actEdit && !s.edited
+		free := a.do == actRepair || a.do == actLWSUp || a.do == actGatewayUp || a.do == actPickerUp || a.do == actAccept || a.do == actAnswer || a.do == actEdit && !s.edited
 		if !free && disturb <= int(s.spent) {
 			continue
 		}
@@ -254,6 +254,9 @@ func disturbances(w *world, s *state) []act {
 	if w.routed {
 		down(s.gatewayDown, actGatewayDown, actGatewayUp)
 		all = append(all, act{do: actRevert}, act{do: actEndSplit}, act{do: actUnserve})
+	}
+	if w.pool {
+		down(s.pickerDown, actPickerDown, actPickerUp)
 	}
 	all = append(all, act{do: actForget}, act{do: actOldObject}, act{do: actPace}, act{do: actPace, number: 1}, act{do: actPace, number: 2}, act{do: actPace, number: 3}, act{do: actPace, number: 4})
 	if s.refuses != 0 {
@@ -484,7 +487,9 @@ func runs() (all []config) {
 			c := config{style: style, replicas: 2, unavailable: "1", surge: "0", routed: routed, admission: true}
 			all = append(all, c)
 			c.unavailable, c.surge, c.headers = "0", "1", routed
+			c.pool = routed
 			all = append(all, c)
+			c.pool = false
 			c.headers, c.replicas, c.unavailable, c.surge, c.parallel, c.admission = false, 3, "1", "0", true, false
 			all = append(all, c)
 			c.scaler, c.minReady, c.disown, c.admission = true, true, true, true

@@ -157,7 +157,7 @@ func VerifyWeight(o Observation, weight int) Verification {
 		case s.requested != weight:
 			v.Reason, v.Message = "OtherWeight", fmt.Sprintf("the weight requested last is %d", s.requested)
 		default:
-			v.Reason, v.Message = ReasonCapacityBelowShare, s.capMessage(o)
+			v.Reason, v.Message = s.capReason(), s.capMessage(o)
 		}
 		return v
 	}

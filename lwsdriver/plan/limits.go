@@ -194,7 +194,8 @@ func limitShares(o Observation, action Action) *Decision {
 	returns := weight < f.Weight // requests return to the stable side
 	// A hold that LWS has not observed yet lets it go on replacing groups, to which requests would return.
 	held := !o.inPlace() && r != nil && r.Phase == record.Progressing // it has held since the release began
-	if returns && f.CanaryEndpoints > 0 && (!held || o.lackingGroups(f, weight) >= lacked) {
+	mayStay := f.CanaryEndpoints > 0 || f.CanaryBroken != ""          // such groups are not lost
+	if returns && mayStay && (!held || o.lackingGroups(f, weight) >= lacked) {
 		if d := o.stopRoll(); d != nil {
 			return d
 		}
@@ -254,7 +255,7 @@ func (o Observation) rollsTooFast() bool {
 }
 
 // carrierFacts returns the facts of the routing with no endpoint of a group that can't carry requests: its leader is ready and the rest of it is
-// not, or LWS deletes it, since there are more than replicas.
+// not, LWS deletes it, since there are more than replicas, or requests to all groups of its side fail.
 func (o Observation) carrierFacts() traffic.Facts {
 	f := o.Traffic.Facts()
 	for _, w := range o.Workloads() {
@@ -264,6 +265,9 @@ func (o Observation) carrierFacts() traffic.Facts {
 			})
 		}
 		f.StablePods, f.CanaryPods = slices.DeleteFunc(slices.Clone(f.StablePods), idle), slices.DeleteFunc(slices.Clone(f.CanaryPods), idle)
+	}
+	if f.CanaryBroken != "" {
+		f.CanaryPods = nil
 	}
 	f.StableEndpoints, f.CanaryEndpoints = len(f.StablePods), len(f.CanaryPods)
 	return f

@@ -32,6 +32,13 @@ type routing struct {
 // routed are the objects that policies of tests name.
 var routed = traffic.Policy{StableService: "service", CanaryService: "service-canary", Routes: []traffic.Key{{Kind: traffic.KindHTTPRoute, Name: "route"}}}
 
+// pooled are routed, with a pool.
+var pooled = func() traffic.Policy {
+	p := routed
+	p.Pool = &traffic.Pool{Stable: "pool", Canary: "pool-canary", Picker: "picker"}
+	return p
+}()
+
 // setupOf returns the traffic of a release as the observer does.
 func setupOf(o Observation) traffic.Setup {
 	of := &lws.LeaderWorkerSet{ObjectMeta: metav1.ObjectMeta{Name: o.Stable.Name, UID: "workload"}}

@@ -4,6 +4,7 @@
 package plan
 
 import (
+	"cmp"
 	"fmt"
 	"time"
 
@@ -35,12 +36,14 @@ type shareLimits struct {
 	whole bool
 	// units is how many units carry all requests while units are replaced, otherwise 0: each new one takes the share of an old one.
 	units int
+	// broken is why requests to the updated groups fail, empty if they do not.
+	broken string
 }
 
 // carried returns how much of a requested weight the groups can carry.
 func (l shareLimits) carried(weight int) int {
 	switch {
-	case l.updated == 0:
+	case l.updated == 0, l.broken != "":
 		return 0
 	case l.steady >= l.groups-l.tolerated:
 		return weight
@@ -71,6 +74,14 @@ type share struct {
 // isCapped reports whether some updated groups are ready, but too few for the requested weight.
 func (s share) isCapped() bool { return s.limits.updated > 0 && s.effective < s.requested }
 
+// capReason is the reason of a capped share.
+func (s share) capReason() string {
+	if s.limits.broken != "" {
+		return traffic.ReasonNoPicker
+	}
+	return ReasonCapacityBelowShare
+}
+
 // capMessage explains a capped share.
 func (s share) capMessage(o Observation) string {
 	ready := "are ready"
@@ -81,8 +92,9 @@ func (s share) capMessage(o Observation) string {
 	if s.limits.steady < min(s.limits.updated, s.limits.groups) {
 		ready = fmt.Sprintf("have been ready for %s", max(o.Policy.MinReady, lossGrace))
 	}
-	return fmt.Sprintf("%d of %d groups %s, so %d %% of the requests instead of %d %% go to revision %s; the rest stays with the stable groups",
-		s.limits.steady, s.limits.groups, ready, s.effective, s.requested, o.Record.Release.UpdateRevision)
+	why := cmp.Or(s.limits.broken, fmt.Sprintf("%d of %d groups %s", s.limits.steady, s.limits.groups, ready))
+	return fmt.Sprintf("%s, so %d %% of the requests instead of %d %% go to revision %s; the rest stays with the stable groups",
+		why, s.effective, s.requested, o.Record.Release.UpdateRevision)
 }
 
 // shareFor returns the share of the update revision while a number of its groups is planned. A promotion that moves all
@@ -101,6 +113,9 @@ func (o Observation) shareFor(planned int) share {
 	if o.stableRolls() {
 		// The groups that LWS replaces next don't count: otherwise the share would change with each of them.
 		s.limits.whole, s.limits.stable = false, min(stable.ready, max(n-o.mayBeUnavailable(), 0))
+	}
+	if s.limits.broken = o.canaryBroken(); s.limits.broken != "" {
+		return s
 	}
 	s.recheck = earliest(updated.recheck, stable.recheck)
 	s.effective = s.limits.carried(s.requested)

@@ -83,6 +83,8 @@ const (
 	actLWSUp       = "lws up"
 	actGatewayDown = "gateway down"
 	actGatewayUp   = "gateway up"
+	actPickerDown  = "picker down"
+	actPickerUp    = "picker up"
 	actRestart     = "restart driver"
 	actHeaders     = "header route"
 	actDisown      = "disown"
@@ -731,6 +733,8 @@ func (w *world) disturb(s *state, a act) bool {
 		s.lwsDown = a.do == actLWSDown
 	case actGatewayDown, actGatewayUp:
 		s.gatewayDown = a.do == actGatewayDown
+	case actPickerDown, actPickerUp:
+		s.pickerDown = a.do == actPickerDown
 	case actRestart:
 		w.restartDriver(s)
 	}

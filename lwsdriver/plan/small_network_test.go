@@ -5,6 +5,7 @@ package plan
 
 import (
 	"encoding/json"
+	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -24,6 +25,7 @@ type network struct {
 	selectors table[string, model.Objects] // by what both Services select
 	routes    table[string, leads]         // by what the routes say
 
+	policy    *traffic.Policy
 	of        []struct{ selectors, route uint8 } // by world
 	selected  map[endpoint]bool
 	observed  map[view]*traffic.Observed
@@ -63,6 +65,7 @@ type view struct {
 	setup           [3]revision // of the added set, and of both sides in place
 	objects         uint8
 	accepted, blind bool
+	pickerDown      bool
 	stable, canary  uint64 // endpoints, as bits: the user's own groups first
 	updated         uint8  // in place, the leaders that are not at the stable revision
 }
@@ -86,16 +89,25 @@ type written struct {
 
 func (w *world) newNetwork(s *state) {
 	w.network = newNetwork(leaderLabels)
+	w.network.policy = w.trafficPolicy()
 	if w.routed {
 		s.objects = w.begin(w.setup(s))
 		s.selectors, s.route = w.of[s.objects].selectors, w.of[s.objects].route
 	}
 }
 
+// trafficPolicy returns what the policy of a release routes by.
+func (w *world) trafficPolicy() *traffic.Policy {
+	if w.pool {
+		return &pooled
+	}
+	return &routed
+}
+
 func newNetwork(labels func(endpoint) labels.Set) network {
 	return network{
 		edited: map[edit]uint8{}, selected: map[endpoint]bool{}, observed: map[view]*traffic.Observed{}, written: map[writing]written{},
-		setups: map[[3]revision]traffic.Setup{}, of: make([]struct{ selectors, route uint8 }, 1), labels: labels,
+		setups: map[[3]revision]traffic.Setup{}, of: make([]struct{ selectors, route uint8 }, 1), labels: labels, policy: &routed,
 	}
 }
 
@@ -131,6 +143,7 @@ func (w *world) setup(s *state) traffic.Setup {
 		o.Added = []Workload{{Name: addedName(s.added.carries)}}
 	}
 	setup := setupOf(o)
+	setup.Policy = *w.trafficPolicy()
 	w.setups[k] = setup
 	return setup
 }
@@ -158,7 +171,14 @@ func (n *network) putObjects(o model.Objects) uint8 {
 		o.Routes = map[traffic.Key]*unstructured.Unstructured{key: r}
 		rules = append(rules, r.Object["spec"])
 		fields = append(fields, r.GetManagedFields())
-		to.share = traffic.RouteWeight(traffic.Route{Key: key, Object: r}, traffic.Setup{Policy: routed})
+		to.share = traffic.RouteWeight(traffic.Route{Key: key, Object: r}, traffic.Setup{Policy: *n.policy})
+	}
+	for _, pool := range []**unstructured.Unstructured{&o.StablePool, &o.CanaryPool} {
+		if *pool != nil {
+			*pool = (*pool).DeepCopy()
+			(*pool).SetGeneration(1)
+			fields = append(fields, (*pool).Object["spec"], fmt.Sprint((*pool).GetLabels(), (*pool).GetAnnotations()), (*pool).GetManagedFields())
+		}
 	}
 	to.headers = ruleCount(o.World) > len(rules)
 	o = o.Accept()
@@ -207,8 +227,11 @@ func (n *network) selects(k endpoint) bool {
 	return yes
 }
 
-// endpoints returns the ready groups behind a Service with some selectors, as bits.
+// endpoints returns the ready groups behind a Service with some selectors, as bits. Without a picker, requests to the canary's fail.
 func (w *world) endpoints(s *state, selectors uint8, canary bool) (bits uint64) {
+	if canary && s.pickerDown {
+		return 0
+	}
 	return w.leaders(s, selectors, canary, sound)
 }
 
@@ -230,7 +253,7 @@ func (w *world) leaders(s *state, selectors uint8, canary bool, most fault) (bit
 }
 
 func (w *world) viewOf(s *state) view {
-	v := view{setup: w.setupKey(s), objects: s.objects, accepted: w.of[s.objects].route == s.route, blind: s.blind}
+	v := view{setup: w.setupKey(s), objects: s.objects, accepted: w.of[s.objects].route == s.route, blind: s.blind, pickerDown: s.pickerDown}
 	v.stable, v.canary = w.leaders(s, s.selectors, false, workerUnready), w.leaders(s, s.selectors, true, workerUnready)
 	if w.inPlace() {
 		for i := range s.own.groups {
@@ -266,7 +289,9 @@ func (n *network) look(v view, of func() (setup traffic.Setup, stable, canary []
 			m.Routes = map[traffic.Key]*unstructured.Unstructured{key: r}
 		}
 	}
-	m.StableReady, m.CanaryReady = stable, canary
+	if m.StableReady, m.CanaryReady, m.PickerReady = stable, canary, nil; !v.pickerDown {
+		m.PickerReady = []string{"picker-0"}
+	}
 	o := &traffic.Observed{Setup: setup, World: m.World}
 	if v.blind {
 		o = &traffic.Observed{Setup: setup, Unread: &drivererr.Problem{Reason: pb.ErrorReason_ERROR_REASON_NOT_SYNCED, Message: "the caches are not filled yet"}}

@@ -714,5 +714,5 @@ func (w *world) harmed(s *state) bool {
 	// Another client may lead the stable Service to updated groups, which carry requests that the others can't.
 	r := w.release(s)
 	reverted := w.routed && w.inPlace() && r != nil && !r.SplitEnded && w.endpoints(s, s.selectors, false)&w.endpoints(s, s.selectors, true) != 0
-	return lost || reverted || s.silent || s.lwsDown || s.gatewayDown || s.refuses != 0
+	return lost || reverted || s.silent || s.lwsDown || s.gatewayDown || s.pickerDown || s.refuses != 0
 }

@@ -132,6 +132,7 @@ type state struct {
 	recorded                    age                  // since when it waits, by the record
 	asked                       [revisions + 1]uint8 // percentage of the own groups that may run a revision
 	lwsDown, gatewayDown, blind bool
+	pickerDown                  bool // the canary's endpoint picker
 	silent                      bool // leaders answer no warm-up request, and do not finish their requests
 	succeeded, over             bool // the added set is a workload of its own; the user's object is deleted
 	held, noted                 autoscaler.Hold
@@ -196,6 +197,7 @@ type config struct {
 	nodes       bool // nodes are lost, and workers fail alone
 	limited     bool // groups in flight are limited, and the caches of autoscalers fill late
 	resizes     bool // template C has groups of another size
+	pool        bool // the routes lead to a pool
 }
 
 func (c config) String() string {
@@ -211,8 +213,8 @@ func (c config) String() string {
 // words yields the name of each property.
 func (c *config) words() iter.Seq2[string, *bool] {
 	return func(yield func(string, *bool) bool) {
-		for i, is := range []*bool{&c.routed, &c.minReady, &c.delay, &c.adopt, &c.scaler, &c.parallel, &c.admission, &c.headers, &c.disown, &c.threshold, &c.warmUp, &c.nodes, &c.limited, &c.resizes} {
-			if !yield([...]string{"routed", "min-ready", "delay", "adopt", "scaler", "parallel", "admission", "headers", "disown", "threshold", "warm-up", "nodes", "limited", "resizes"}[i], is) {
+		for i, is := range []*bool{&c.routed, &c.minReady, &c.delay, &c.adopt, &c.scaler, &c.parallel, &c.admission, &c.headers, &c.disown, &c.threshold, &c.warmUp, &c.nodes, &c.limited, &c.resizes, &c.pool} {
+			if !yield([...]string{"routed", "min-ready", "delay", "adopt", "scaler", "parallel", "admission", "headers", "disown", "threshold", "warm-up", "nodes", "limited", "resizes", "pool"}[i], is) {
 				return
 			}
 		}
@@ -329,7 +331,7 @@ func (w *world) setRecord(s *state, r record.Record) {
 			policy, _ = record.ParsePolicy(must(r.Release.PolicyMessage()))
 		}
 		if policy.Traffic != nil {
-			policy.Traffic = &routed
+			policy.Traffic = w.trafficPolicy()
 		}
 		id = w.records.put(key, datelessRecord{&r, policy})
 	}
@@ -435,7 +437,7 @@ func (w *world) observe(s *state) Observation {
 	}
 	if w.routed && (o.release() != nil || s.added.exists || s.kept) {
 		o.Traffic = w.observeTraffic(s)
-		o.Policy.Traffic, o.Policy.Drain = &routed, probe.Drain{Period: time.Minute}
+		o.Policy.Traffic, o.Policy.Drain = w.trafficPolicy(), probe.Drain{Period: time.Minute}
 		if w.warmUp {
 			o.Policy.WarmUp = probe.WarmUp{Timeout: time.Minute}
 		}

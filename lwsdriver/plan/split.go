@@ -106,7 +106,7 @@ func (o Observation) requestedInPlace() traffic.Desired {
 	d := o.keptInPlace()
 	r := o.Record.Release
 	serves := func(g Group) bool { return g.mayServe(o.Stable.Replicas) && g.atRevision(r.UpdateRevision) }
-	if r.Traffic != nil && !o.splitEnded() && slices.ContainsFunc(o.Stable.Groups, serves) {
+	if r.Traffic != nil && !o.splitEnded() && o.canaryBroken() == "" && slices.ContainsFunc(o.Stable.Groups, serves) {
 		d.Weight = o.shareFor(o.plannedGroups()).effective
 		d.Mirror = r.Traffic.Mirror
 		d.HeaderRoutes = r.Traffic.HeaderRoutes

@@ -25,7 +25,7 @@ func (o Observation) requestedRouting(planned int) traffic.Desired {
 		return d
 	}
 	hasShare := requested != nil || o.movesAllRequests() || o.replacesUnits()
-	if !hasShare || c.servingGroups(planned) == 0 {
+	if !hasShare || c.servingGroups(planned) == 0 || o.canaryBroken() != "" {
 		return d
 	}
 	if requested != nil {
@@ -36,6 +36,15 @@ func (o Observation) requestedRouting(planned int) traffic.Desired {
 		d.Weight = o.shareFor(planned).effective
 	}
 	return d
+}
+
+// canaryBroken returns why requests to the updated groups fail and have to return to the stable side, "" if they need not. If that has no
+// endpoint either, they stay where they are.
+func (o Observation) canaryBroken() string {
+	if o.Traffic == nil || o.Traffic.Facts().StableEndpoints == 0 {
+		return ""
+	}
+	return o.Traffic.Facts().CanaryBroken
 }
 
 // servingGroups returns how many of the planned groups may receive requests.
@@ -104,7 +113,7 @@ func drainStable(o Observation, v traffic.View) *Decision {
 	switch {
 	case o.Traffic == nil || v.Stage == traffic.Blocked || !o.drainsStable():
 		return nil
-	case v.Stage < traffic.Acknowledged:
+	case !inForce(v):
 		return awaitTraffic(v)
 	}
 	return awaitDrained(o)

@@ -189,12 +189,12 @@ var hosting = []string{actBegin, actBatch, actWeight, actPromote, actRollBack, a
 
 var byThemselves = []string{
 	actDrive, actReconcile, actRun, actEndpoints, actGateway, actDrain, actReady, actCaches, actWait, actWaitLong, actLate,
-	actRepair, actLWSUp, actGatewayUp, actAccept, actAnswer, actWarmUp, actScan, actAdmit,
+	actRepair, actLWSUp, actGatewayUp, actPickerUp, actAccept, actAnswer, actWarmUp, actScan, actAdmit,
 }
 
 var disturbing = []string{
 	actScale, actAutoscale, actDecide, actScaleAdded, actEditAdded, actDeleteAdded, actLose, actKill, actBreak, actRevert, actEndSplit, actUnhold,
-	actLWSDown, actGatewayDown, actRestart, actPace, actForget, actOldObject, actLabel, actUnserve, actRefuse,
+	actLWSDown, actGatewayDown, actPickerDown, actRestart, actPace, actForget, actOldObject, actLabel, actUnserve, actRefuse,
 	actLoseWorker, actLoseNode, actSilence, actFull, actUnscan,
 }
 
@@ -221,5 +221,6 @@ func randomConfig(r *rand.Rand) config {
 	if c.style == pb.Style_STYLE_BLUE_GREEN {
 		c.delay, c.adopt = yes(), yes()
 	}
+	c.pool = c.routed && r.IntN(3) == 0
 	return c
 }

@@ -28,7 +28,7 @@ import (
 	"github.com/lockstep-rollouts/lockstep/traffic"
 )
 
-// Objects are the Services and routes of a release. They are never modified: each change returns others.
+// Objects are the Services, routes and pools of a release. They are never modified: each change returns others.
 type Objects struct {
 	traffic.World
 }
@@ -43,8 +43,8 @@ type Pod struct {
 // gateway is the parent of every route.
 const gateway = "gateway"
 
-// New returns the objects before a release: a Service that selects leaders by the labels of the workload's template, and
-// the routes of the policy with one rule, accepted by their gateway. Pools and Ingresses are not modelled.
+// New returns the objects before a release: a Service, and a pool if the policy has one, that select leaders by the labels of the workload's
+// template, and the routes of the policy with one rule, accepted by their gateway. Ingresses are not modelled.
 func New(s traffic.Setup) Objects {
 	o := Objects{traffic.World{Routes: map[traffic.Key]*unstructured.Unstructured{}}}
 	o.Stable = &corev1.Service{
@@ -56,10 +56,15 @@ func New(s traffic.Setup) Objects {
 	}
 	delete(o.Stable.Spec.Selector, lws.SetNameLabelKey)
 	delete(o.Stable.Spec.Selector, disaggregated.RevisionLabelKey)
+	backend := map[string]any{"name": s.Policy.StableService, "port": int64(80), "weight": int64(1)}
+	if pool := s.Policy.Pool; pool != nil {
+		backend = map[string]any{"group": traffic.InferenceGroup, "kind": traffic.KindInferencePool, "name": pool.Stable, "weight": int64(1)}
+		o.StablePool = newPool(pool.Stable, o.Stable.Spec.Selector)
+	}
 	for _, key := range s.Policy.Routes {
 		r := &unstructured.Unstructured{Object: map[string]any{"spec": map[string]any{
 			"parentRefs": []any{map[string]any{"name": gateway}},
-			"rules":      []any{map[string]any{"backendRefs": []any{map[string]any{"name": s.Policy.StableService, "port": int64(80), "weight": int64(1)}}}},
+			"rules":      []any{map[string]any{"backendRefs": []any{backend}}},
 		}}}
 		r.SetAPIVersion(traffic.GatewayGroup + "/" + traffic.GatewayVersion)
 		r.SetKind(key.Kind)
@@ -68,6 +73,20 @@ func New(s traffic.Setup) Objects {
 		o.Routes[key] = r
 	}
 	return o.Accept()
+}
+
+// newPool returns a pool of a user.
+func newPool(name string, selector map[string]string) *unstructured.Unstructured {
+	labels := map[string]any{}
+	for k, v := range selector {
+		labels[k] = v
+	}
+	pool := &unstructured.Unstructured{Object: map[string]any{"spec": map[string]any{
+		"selector":          map[string]any{"matchLabels": labels},
+		"endpointPickerRef": map[string]any{"name": name + "-picker", "port": map[string]any{"number": int64(9002)}},
+	}}}
+	pool.SetName(name)
+	return pool
 }
 
 // Next makes the next write towards what is desired. Without one that is due, or with an error, the objects are unchanged.
@@ -136,13 +155,27 @@ func (o Objects) find(s traffic.Setup, key traffic.Key) any {
 		return o.Canary
 	case r != nil:
 		return r
+	case key.Kind == traffic.KindInferencePool && key.Name == s.Policy.Pool.Stable && o.StablePool != nil:
+		return o.StablePool
+	case key.Kind == traffic.KindInferencePool && key.Name == s.Policy.Pool.Canary && o.CanaryPool != nil:
+		return o.CanaryPool
 	}
 	return nil
 }
 
 // with returns the objects with other content of one, or nil if it is deleted.
 func (o Objects) with(s traffic.Setup, key traffic.Key, content map[string]any) (Objects, error) {
-	if key.Kind != traffic.KindService {
+	switch {
+	case key.Kind == traffic.KindInferencePool && key.Name == s.Policy.Pool.Stable:
+		o.StablePool = &unstructured.Unstructured{Object: content}
+		return o, nil
+	case key.Kind == traffic.KindInferencePool && content == nil:
+		o.CanaryPool = nil
+		return o, nil
+	case key.Kind == traffic.KindInferencePool:
+		o.CanaryPool = &unstructured.Unstructured{Object: content}
+		return o, nil
+	case key.Kind != traffic.KindService:
 		o.Routes = maps.Clone(o.Routes)
 		o.Routes[key] = &unstructured.Unstructured{Object: content}
 		return o, nil
@@ -165,21 +198,29 @@ func (o Objects) with(s traffic.Setup, key traffic.Key, content map[string]any) 
 	return o, nil
 }
 
-// Accept has the gateway accept the routes as they are.
+// Accept has the gateway accept the routes and pools as they are.
 func (o Objects) Accept() Objects {
 	o.Routes = maps.Clone(o.Routes)
 	for key, r := range o.Routes {
-		r = r.DeepCopy()
-		condition := func(name string) any {
-			return map[string]any{"type": name, "status": "True", "observedGeneration": r.GetGeneration(), "reason": name}
-		}
-		r.Object["status"] = map[string]any{"parents": []any{map[string]any{
-			"controllerName": "example.com/gateway",
-			"parentRef":      map[string]any{"name": gateway}, "conditions": []any{condition("Accepted"), condition("ResolvedRefs")},
-		}}}
-		o.Routes[key] = r
+		o.Routes[key] = accepted(r)
 	}
+	o.StablePool, o.CanaryPool = accepted(o.StablePool), accepted(o.CanaryPool)
 	return o
+}
+
+func accepted(r *unstructured.Unstructured) *unstructured.Unstructured {
+	if r == nil {
+		return nil
+	}
+	r = r.DeepCopy()
+	condition := func(name string) any {
+		return map[string]any{"type": name, "status": "True", "observedGeneration": r.GetGeneration(), "reason": name}
+	}
+	r.Object["status"] = map[string]any{"parents": []any{map[string]any{
+		"controllerName": "example.com/gateway",
+		"parentRef":      map[string]any{"name": gateway}, "conditions": []any{condition("Accepted"), condition("ResolvedRefs")},
+	}}}
+	return r
 }
 
 // Follow has the endpoints of both Services follow their selectors.
