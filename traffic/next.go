@@ -175,20 +175,7 @@ func ensureCanaryPool(s Setup, d Desired, w World) (*Write, error) {
 func checkSupported(s Setup, d Desired, _ World) (*Write, error) { return nil, Supported(s.Policy, d) }
 
 // shrinkShare reduces the canary's share to what is desired: in all objects, before it returns the error of one.
-func shrinkShare(s Setup, d Desired, w World) (*Write, error) {
-	write, routeErr := updateRoutes(s, d, w, true)
-	if write != nil {
-		return movesRequests(write), nil
-	}
-	write, ingressErr := updateIngresses(s, d, w, true)
-	if write != nil {
-		return movesRequests(write), nil
-	}
-	if routeErr != nil {
-		return nil, routeErr
-	}
-	return nil, ingressErr
-}
+func shrinkShare(s Setup, d Desired, w World) (*Write, error) { return shareWrite(s, d, w, true) }
 
 // growShare raises the canary's share to what is desired, if it can serve.
 func growShare(s Setup, d Desired, w World) (*Write, error) {
@@ -196,54 +183,55 @@ func growShare(s Setup, d Desired, w World) (*Write, error) {
 	if w.Canary == nil || len(w.CanaryReady) == 0 || w.canaryPoolUnusable(s) != "" {
 		return noWrite()
 	}
-	write, err := updateRoutes(s, d, w, false)
-	if write == nil && err == nil {
-		write, err = updateIngresses(s, d, w, false)
+	write, err := shareWrite(s, d, w, false)
+	if write != nil {
+		write.Grows = true
 	}
-	if write == nil {
-		return nil, err
+	return write, err
+}
+
+// shareWrite returns the first write that is due on a route or canary Ingress, or else the first error. It begins after the object whose write
+// the API server refused, so that each is tried.
+func shareWrite(s Setup, d Desired, w World, shrinkOnly bool) (*Write, error) {
+	keys := slices.Clone(s.Policy.Routes)
+	for _, name := range s.Policy.Ingresses {
+		keys = append(keys, Key{KindIngress, canaryName(name)})
 	}
-	write.Grows = true
-	return movesRequests(write), nil
-}
-
-// updateIngresses returns the first write that is due on a canary Ingress, or else the first error.
-func updateIngresses(s Setup, d Desired, w World, shrinkOnly bool) (*Write, error) {
-	return firstWrite(s.Policy.Ingresses, func(name string) (*Write, error) { return ingressWrite(s, d, w, name, shrinkOnly) })
-}
-
-// updateRoutes returns the write for the first route that differs, or else the first error.
-func updateRoutes(s Setup, d Desired, w World, shrinkOnly bool) (*Write, error) {
-	return firstWrite(w.routes(s), func(r Route) (*Write, error) {
-		// While a route that is being deleted has a finalizer gateways may serve it, so its share may shrink.
-		if !shrinkOnly && r.Object.GetDeletionTimestamp() != nil {
-			return noWrite()
-		}
-		p, err := RoutePatch(r, s, d, shrinkOnly)
-		if err != nil || len(p) == 0 {
-			return nil, err
-		}
-		// Rules with this canary may be another release's, or written by hand, if the record is forged.
-		if err := w.verifyRoute(s, r); err != nil {
-			return nil, err
-		}
-		return patchOf(r.Key, r.Object, p, weightChange(RouteWeight(r, s), d)), nil
-	})
-}
-
-// firstWrite returns the first write that is due on one of several objects, or else the first error.
-func firstWrite[T any](all []T, write func(T) (*Write, error)) (*Write, error) {
+	first := slices.Index(keys, w.Refused) + 1
 	var failed error
-	for _, o := range all {
-		due, err := write(o)
-		if due != nil {
-			return due, nil
+	for i := range keys {
+		at := (first + i) % len(keys)
+		write, err := w.routeWrite(s, d, keys[at], shrinkOnly)
+		if ingress := at - len(s.Policy.Routes); ingress >= 0 {
+			write, err = ingressWrite(s, d, w, s.Policy.Ingresses[ingress], shrinkOnly)
+		}
+		if write != nil {
+			write.Moves, write.AfterOthers = true, at < first
+			return write, nil
 		}
 		if failed == nil {
 			failed = err
 		}
 	}
 	return nil, failed
+}
+
+// routeWrite returns the write that is due on a route.
+func (w World) routeWrite(s Setup, d Desired, key Key, shrinkOnly bool) (*Write, error) {
+	r := Route{key, w.Routes[key]}
+	// While a route that is being deleted has a finalizer gateways may serve it, so its share may shrink.
+	if r.Object == nil || !shrinkOnly && r.Object.GetDeletionTimestamp() != nil {
+		return noWrite()
+	}
+	p, err := RoutePatch(r, s, d, shrinkOnly)
+	if err != nil || len(p) == 0 {
+		return nil, err
+	}
+	// Rules with this canary may be another release's, or written by hand, if the record is forged.
+	if err := w.verifyRoute(s, r); err != nil {
+		return nil, err
+	}
+	return patchOf(r.Key, r.Object, p, weightChange(RouteWeight(r, s), d)), nil
 }
 
 // weightChange describes a write that changes the canary's share.

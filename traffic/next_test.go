@@ -6,6 +6,7 @@ package traffic
 import (
 	"fmt"
 	"maps"
+	"slices"
 	"strings"
 	"testing"
 
@@ -230,6 +231,38 @@ func (c *fakeCluster) replacePool(user World) {
 	if user.StablePool != nil {
 		c.world.StablePool = user.StablePool.DeepCopy()
 		c.world.StablePool.SetResourceVersion(c.version())
+	}
+}
+
+// TestRefusedWriteYields: an object whose write the API server refuses keeps no other from its write.
+func TestRefusedWriteYields(t *testing.T) {
+	c := newFakeCluster(t).withIngress()
+	c.applyAll(Desired{Prepared: true})
+	c.ready()
+	c.applyAll(Desired{Weight: 50})
+	next := func(refused Key) *Write {
+		t.Helper()
+		c.world.Refused = refused
+		write, err := Next(c.setup, Desired{Weight: 10}, c.world)
+		if err != nil || write == nil || !write.Moves {
+			t.Fatalf("%v, %v", write, err)
+		}
+		return write
+	}
+	all := append(slices.Clone(c.setup.Policy.Routes), Key{KindIngress, "llm-canary"})
+	if write := next(Key{}); write.Key != all[0] || write.AfterOthers {
+		t.Errorf("%s, after others: %t", write, write.AfterOthers)
+	}
+	for i, refused := range all {
+		want := all[(i+1)%len(all)]
+		if write := next(refused); write.Key != want || write.AfterOthers != (want == all[0]) {
+			t.Errorf("%s is refused: %s, after others: %t", refused, write, write.AfterOthers)
+		}
+	}
+	c.apply(next(all[0]))
+	c.apply(next(all[1]))
+	if write := next(all[0]); write.Key != all[0] || !write.AfterOthers {
+		t.Errorf("%s, after others: %t", write, write.AfterOthers)
 	}
 }
 

@@ -297,6 +297,16 @@ func (o *Observed) Pending() bool {
 	return o.Unread != nil && o.Unread.Reason == pb.ErrorReason_ERROR_REASON_NOT_SYNCED
 }
 
+// AfterRefusal returns the observation with the object whose write the API server refused last, if any.
+func (o *Observed) AfterRefusal(of Key) *Observed {
+	if of == (Key{}) {
+		return o
+	}
+	next := &Observed{Setup: o.Setup, World: o.World, Unread: o.Unread}
+	next.World.Refused = of
+	return next
+}
+
 // Look is [Look] on the observed objects. Each view is computed once.
 func (o *Observed) Look(d Desired) View {
 	for _, a := range o.views {

@@ -32,6 +32,8 @@ type World struct {
 	// Picker is the Service of the canary pool's endpoint picker, nil if it does not exist, PickerReady its ready endpoints.
 	Picker      *corev1.Service
 	PickerReady []string
+	// Refused is the object whose write the API server refused last.
+	Refused Key `json:",omitzero"`
 }
 
 // routes returns the policy's routes that exist, in the policy's order.

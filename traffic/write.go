@@ -31,17 +31,13 @@ type Write struct {
 	Moves bool
 	// Grows is true if the canary may get more requests by it: a larger share, a mirror or a header route.
 	Grows bool
+	// AfterOthers is true if the API server refused this write, or one of a later object: what else is due comes first.
+	AfterOthers bool
 	// ChangedBy is the field manager that changed the object after Lockstep, and ChangedAt is when. Empty means none that is known.
 	ChangedBy string
 	ChangedAt metav1.Time
 	// Pins is true if it pins the stable Service or pool to the leaders of one side.
 	Pins bool
-}
-
-// movesRequests returns a write that changes which requests the canary gets.
-func movesRequests(w *Write) *Write {
-	w.Moves = true
-	return w
 }
 
 // Verb is what a Write does.

@@ -140,6 +140,10 @@ func (e *Engine) Reconcile(ctx context.Context, key types.NamespacedName) (*obse
 			if wrote, err = e.perform(ctx, s, decision); err != nil && !drivererr.Retryable(err) {
 				// The next observation has the refusal, and the planner may decide otherwise.
 				e.setError(key, err, true)
+				if a, routes := decision.Action.(plan.SetTraffic); routes {
+					of := s.Traffic.Look(a.Desired).Write.Key
+					e.memories.update(key, func(m *memory) { m.refusedOf = of })
+				}
 				return s, decision, err
 			}
 			if err == nil {
@@ -315,7 +319,9 @@ func (e *Engine) decideNext(s *observe.Snapshot, err error) (*observe.Snapshot, 
 		return nil, plan.Decision{}, err
 	}
 	known := e.memories.get(s.Key)
-	s.Refused, s.Waiting = known.refusal(), known.waiting
+	if s.Refused, s.Waiting = known.refusal(), known.waiting; s.Traffic != nil {
+		s.Traffic = s.Traffic.AfterRefusal(known.refusedOf)
+	}
 	decision, err := e.callPlanner(s, nil)
 	if err != nil {
 		return nil, decision, err

@@ -13,6 +13,7 @@ import (
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+	"github.com/lockstep-rollouts/lockstep/traffic"
 )
 
 // memory is what the engine remembers of a workload. It is not persisted: a driver that restarts begins anew.
@@ -21,6 +22,8 @@ type memory struct {
 	err error
 	// refused is true if err is the response to a write, and no retry would succeed.
 	refused bool
+	// refusedOf is the object of the refused write, if it routes requests.
+	refusedOf traffic.Key
 	// conflicts is how many writes in a row have lost a race, including the last one.
 	conflicts int
 	// waiting is what the last decision waits for.
@@ -68,7 +71,7 @@ const conflictReportThreshold = 5
 
 // setError remembers the result of a pass, which may be nil.
 func (m *memory) setError(err error, refused bool) {
-	m.err, m.refused = err, refused
+	m.err, m.refused, m.refusedOf = err, refused, traffic.Key{}
 	// Any other result, success included, starts the count again.
 	if IsConflict(err) {
 		m.conflicts++

@@ -23,6 +23,7 @@ import (
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/lwstest"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 	"github.com/lockstep-rollouts/lockstep/traffic"
 )
 
@@ -96,6 +97,35 @@ func TestDeletionDoesNotWaitForRoutes(t *testing.T) {
 	b.eventually("what it added is let go of", func() bool {
 		c, err := b.Sets.LeaderworkersetV1().LeaderWorkerSets("default").Get(t.Context(), b.canary.Name, metav1.GetOptions{})
 		return err == nil && !slices.Contains(c.Finalizers, record.Finalizer)
+	})
+}
+
+// The API server refuses the write of one route: the other one is restored.
+func TestRefusedRouteKeepsNoOther(t *testing.T) {
+	policy := lwstest.TrafficPolicy
+	t.Cleanup(func() { lwstest.TrafficPolicy = policy })
+	lwstest.TrafficPolicy = &pb.TrafficPolicy{StableService: "vllm", HttpRoutes: []string{"llm", "second"}}
+	stable := lwstest.RoutedPhase(t, record.Progressing, nil)
+	stable.DeletionTimestamp = &metav1.Time{Time: lwstest.Noon}
+	b := newRoutedFixture(t, stable, 30)
+	routes := b.routes.Resource(lwstest.GatewayAPI.WithResource("httproutes")).Namespace("default")
+	route, err := routes.Get(t.Context(), "llm", metav1.GetOptions{})
+	if err == nil {
+		route.SetName("second")
+		_, err = routes.Create(t.Context(), route, metav1.CreateOptions{})
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	fakes.React(&b.routes.Fake, "patch", "httproutes", func(a clienttesting.Action) (bool, runtime.Object, error) {
+		patch, _ := a.(clienttesting.PatchAction)
+		return patch.GetName() == "llm", nil, apierrors.NewForbidden(schema.GroupResource{}, "llm", errors.New("a policy says no"))
+	})
+	b.run()
+	b.queue.Add(lwstest.VLLM)
+	b.eventually("the other route has no share", func() bool {
+		route, err := routes.Get(t.Context(), "second", metav1.GetOptions{})
+		return err == nil && !strings.Contains(fmt.Sprint(route.Object["spec"]), "vllm-canary")
 	})
 }
 

@@ -221,17 +221,15 @@ func finalizeDeleted(o Observation) Decision {
 		want = preparedRouting() // the stable leaders stay, and the isolation keeps their requests from the canary's until these are deleted
 	}
 	v, write := reconcileTraffic(o, want)
-	if o.Refused == nil {
-		if write != nil {
-			d.Action = write.Action
-			return d
+	switch {
+	case write != nil && (o.Refused == nil || v.Write.Moves && !v.Write.AfterOthers):
+		d.Action = write.Action
+		return d
+	case o.Refused == nil && v.Stage == traffic.Unread:
+		if o.Gone {
+			d.Recheck = time.Second // there may be no event
 		}
-		if v.Stage == traffic.Unread {
-			if o.Gone {
-				d.Recheck = time.Second // there may be no event
-			}
-			return d
-		}
+		return d
 	}
 	for _, w := range o.Workloads() {
 		if !w.HasFinalizer {

@@ -4,6 +4,7 @@
 package plan
 
 import (
+	"cmp"
 	"slices"
 	"time"
 
@@ -350,8 +351,14 @@ func protectRequests(o Observation) *Decision {
 		return nil
 	}
 	want := o.requestedRouting(o.routedGroups())
-	if v, d := reconcileTraffic(o, want); d != nil && (want.Weight < v.Weight || v.Write.Moves && !v.Write.Grows) {
+	v, d := reconcileTraffic(o, want)
+	protects := d != nil && (want.Weight < v.Weight || v.Write.Moves && !v.Write.Grows)
+	if protects && !v.Write.AfterOthers {
 		return d
 	}
-	return o.labelServing(*c, func(g Group) bool { return g.Serving && g.Ready })
+	label := o.labelServing(*c, func(g Group) bool { return g.Serving && g.Ready })
+	if protects {
+		return cmp.Or(label, d)
+	}
+	return label
 }

@@ -5,10 +5,12 @@ package plan
 
 import (
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 	"github.com/lockstep-rollouts/lockstep/traffic"
 	"github.com/lockstep-rollouts/lockstep/traffic/model"
 )
@@ -32,6 +34,40 @@ func releasing(phase record.Phase, groups string, v routing) Observation {
 	}
 	o.Traffic = v.observe(o)
 	return o
+}
+
+// A share that the API server refuses to withdraw does not keep the label of a broken group from being removed.
+func TestRefusedRouteYieldsToLabels(t *testing.T) {
+	o := releasing(record.Progressing, "3", routing{isolated: true, prepared: true, stable: 4, weight: 50, seen: 50, pods: []string{"vllm-b-0"}})
+	for i := range o.Stable.Replicas {
+		o.Stable.Groups = append(o.Stable.Groups, Group{Index: i, Revision: "A", Ready: true, ReadySince: noon.Add(-time.Hour)})
+	}
+	for i := range o.Added[0].Groups {
+		o.Added[0].Groups[i].Serving, o.Added[0].Groups[i].Ready, o.Added[0].Groups[i].LostAt = true, i == 0, noon.Add(-time.Minute)
+	}
+	o.Record.Release.Traffic.Groups, o.Policy.Style, o.Record.Saved = 3, pb.Style_STYLE_CANARY, record.Native(record.Hold())
+	for _, tt := range []struct {
+		name    string
+		refused traffic.Key
+		want    Action
+	}{
+		{"nothing", traffic.Key{}, SetTraffic{Desired: preparedRouting(), Why: "patch HTTPRoute route: from 50 % to the canary towards 0 %"}},
+		{"the route", routed.Routes[0], LabelServing{Name: "vllm-b", Leader: "vllm-b-1"}},
+		{"another object", traffic.Key{Kind: traffic.KindService, Name: "service"}, SetTraffic{Desired: preparedRouting(), Why: "patch HTTPRoute route: from 50 % to the canary towards 0 %"}},
+	} {
+		o := o
+		o.Traffic = o.Traffic.AfterRefusal(tt.refused)
+		if diff := cmp.Diff(tt.want, reconcile(o).Action); diff != "" {
+			t.Errorf("refused is %s (-want +got):\n%s", tt.name, diff)
+		}
+	}
+	for i := range o.Added[0].Groups {
+		o.Added[0].Groups[i].Serving = i == 0
+	}
+	o.Traffic = o.Traffic.AfterRefusal(routed.Routes[0])
+	if _, again := reconcile(o).Action.(SetTraffic); !again {
+		t.Error("the refused write is not repeated once nothing else is due")
+	}
 }
 
 // A stale cache gives the canary no more requests of any kind, and withdraws all the same.
