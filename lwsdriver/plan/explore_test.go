@@ -135,7 +135,7 @@ func (w *world) next(s *state, disturb int, steps []step) []step {
 	if after = *s; s.late != 0 {
 		write := w.writes.values[s.late]
 		after.late = 0
-		if refusalOf(write) == s.refuses {
+		if w.refusesWrite(s, w.observe(s), write) {
 			add(act{do: actLate}, after, Decision{})
 		} else if err := w.apply(&after, write); err == nil {
 			add(act{do: actLate}, after, Decision{Action: write})
@@ -263,7 +263,9 @@ func disturbances(w *world, s *state) []act {
 		return append(all, act{do: actAccept})
 	}
 	for i := 1; i < len(refusals); i++ {
-		all = append(all, act{do: actRefuse, number: i})
+		if refusals[i] != refusalOne || w.two {
+			all = append(all, act{do: actRefuse, number: i})
+		}
 	}
 	return all
 }
@@ -500,6 +502,7 @@ func runs() (all []config) {
 			}
 			if style == pb.Style_STYLE_BLUE_GREEN {
 				c.replicas, c.adopt, c.scaler, c.delay, c.disown = 2, true, false, true, routed
+				c.two = routed
 				all = append(all, c)
 			}
 		}

@@ -39,6 +39,13 @@ var pooled = func() traffic.Policy {
 	return p
 }()
 
+// twoRoutes are routed, with another route.
+var twoRoutes = func() traffic.Policy {
+	p := routed
+	p.Routes = append(slices.Clip(p.Routes), traffic.Key{Kind: traffic.KindHTTPRoute, Name: "second"})
+	return p
+}()
+
 // setupOf returns the traffic of a release as the observer does.
 func setupOf(o Observation) traffic.Setup {
 	of := &lws.LeaderWorkerSet{ObjectMeta: metav1.ObjectMeta{Name: o.Stable.Name, UID: "workload"}}

@@ -117,7 +117,23 @@ var releaseIDs = [...]string{"r", "q"}
 var paces = [...]string{"0/1", "1/0", "2/0", "50%/0", "0/50%"}
 
 // refusals are kinds of writes, by what they write.
-var refusals = [...]string{"nothing", "the workload", "the added one", "routing", "pods"}
+var refusals = [...]string{"nothing", "the workload", "the added one", "routing", "pods", refusalOne}
+
+// refusalOne is of the first of two routes.
+const refusalOne = "one route"
+
+// refusesWrite reports whether the API server refuses a write that was decided from an observation.
+func (w *world) refusesWrite(s *state, o Observation, a Action) bool {
+	if refusals[s.refuses] != refusalOne {
+		return refusalOf(a) == s.refuses
+	}
+	set, routes := a.(SetTraffic)
+	if !routes {
+		return false
+	}
+	write := o.Traffic.Look(set.Desired).Write
+	return write != nil && write.Key == twoRoutes.Routes[0]
+}
 
 func refusalOf(a Action) uint8 {
 	switch a.(type) {
@@ -141,12 +157,18 @@ func (w *world) drive(s *state) (Decision, error) {
 		s.waiting = uint8(w.waits.put(d.Waiting.For, d.Waiting.For))
 		s.waitingSince, s.waitingBefore = ageOf(d.Waiting.Since), ageOf(d.Waiting.Recorded)
 	}
-	if d.Action != nil {
-		s.refused = refusalOf(d.Action) == s.refuses
-	}
-	if s.refused {
+	switch refused := d.Action != nil && w.refusesWrite(s, o, d.Action); {
+	case refused:
+		s.refused = true
 		return d, nil
+	case d.Action == nil && s.refused:
+		return d, nil
+	case refusalOf(d.Action) == refusalOf(SetTraffic{}): // the write follows from the last refusal
+		err := w.apply(s, d.Action)
+		s.refused = false
+		return d, err
 	}
+	s.refused = false
 	return d, w.apply(s, d.Action)
 }
 
@@ -473,7 +495,7 @@ func (w *world) settle(s *state) {
 	}
 	_, served := w.share(s)
 	var bits uint64
-	if served < 100 {
+	if w.routes.values[s.route].least < 100 {
 		bits |= w.endpoints(s, s.selectors, false)
 	}
 	if served > 0 || w.routes.values[s.route].headers {

@@ -41,6 +41,7 @@ type network struct {
 // leads is where routes lead: the share of the canary, and whether headers lead to it.
 type leads struct {
 	share   int
+	least   int // of several routes
 	headers bool
 }
 
@@ -66,6 +67,7 @@ type view struct {
 	objects         uint8
 	accepted, blind bool
 	pickerDown      bool
+	refused         bool   // the write of the first route
 	stable, canary  uint64 // endpoints, as bits: the user's own groups first
 	updated         uint8  // in place, the leaders that are not at the stable revision
 }
@@ -98,8 +100,11 @@ func (w *world) newNetwork(s *state) {
 
 // trafficPolicy returns what the policy of a release routes by.
 func (w *world) trafficPolicy() *traffic.Policy {
-	if w.pool {
+	switch {
+	case w.pool:
 		return &pooled
+	case w.two:
+		return &twoRoutes
 	}
 	return &routed
 }
@@ -160,19 +165,21 @@ func (n *network) putObjects(o model.Objects) uint8 {
 		return []any{svc.Spec.Selector, svc.Annotations, svc.Labels, svc.ManagedFields}
 	}
 	var rules, fields []any
-	var to leads
-	for _, key := range routed.Routes {
+	to, routes := leads{least: 100}, map[traffic.Key]*unstructured.Unstructured{}
+	for _, key := range n.policy.Routes {
 		r := o.Routes[key]
 		if r == nil {
 			continue
 		}
 		r = r.DeepCopy()
 		r.SetGeneration(1)
-		o.Routes = map[traffic.Key]*unstructured.Unstructured{key: r}
+		routes[key] = r
 		rules = append(rules, r.Object["spec"])
 		fields = append(fields, r.GetManagedFields())
-		to.share = traffic.RouteWeight(traffic.Route{Key: key, Object: r}, traffic.Setup{Policy: *n.policy})
+		share := traffic.RouteWeight(traffic.Route{Key: key, Object: r}, traffic.Setup{Policy: *n.policy})
+		to.share, to.least = max(to.share, share), min(to.least, share)
 	}
+	o.Routes = routes
 	for _, pool := range []**unstructured.Unstructured{&o.StablePool, &o.CanaryPool} {
 		if *pool != nil {
 			*pool = (*pool).DeepCopy()
@@ -253,7 +260,7 @@ func (w *world) leaders(s *state, selectors uint8, canary bool, most fault) (bit
 }
 
 func (w *world) viewOf(s *state) view {
-	v := view{setup: w.setupKey(s), objects: s.objects, accepted: w.of[s.objects].route == s.route, blind: s.blind, pickerDown: s.pickerDown}
+	v := view{setup: w.setupKey(s), objects: s.objects, accepted: w.of[s.objects].route == s.route, blind: s.blind, pickerDown: s.pickerDown, refused: s.refused && refusals[s.refuses] == refusalOne}
 	v.stable, v.canary = w.leaders(s, s.selectors, false, workerUnready), w.leaders(s, s.selectors, true, workerUnready)
 	if w.inPlace() {
 		for i := range s.own.groups {
@@ -284,13 +291,16 @@ func (n *network) look(v view, of func() (setup traffic.Setup, stable, canary []
 	m := n.worlds.values[v.objects]
 	setup, stable, canary := of()
 	if !v.accepted {
-		for key, r := range m.Accept().Routes {
+		m.Routes = m.Accept().Routes
+		for _, r := range m.Routes {
 			r.SetGeneration(r.GetGeneration() + 1)
-			m.Routes = map[traffic.Key]*unstructured.Unstructured{key: r}
 		}
 	}
 	if m.StableReady, m.CanaryReady, m.PickerReady = stable, canary, nil; !v.pickerDown {
 		m.PickerReady = []string{"picker-0"}
+	}
+	if v.refused {
+		m.Refused = n.policy.Routes[0]
 	}
 	o := &traffic.Observed{Setup: setup, World: m.World}
 	if v.blind {
@@ -337,7 +347,16 @@ func (n *network) advance(v view, d traffic.Desired, observe func() *traffic.Obs
 	return made.objects, made.err
 }
 
-// share returns the percentages that the routes and the gateway send to the canary.
+// eachShare returns the percentages that each route, as written and as the gateway serves it, sends to the canary.
+func (w *world) eachShare(s *state) []int {
+	written, served := w.routes.values[w.of[s.objects].route], w.routes.values[s.route]
+	if !w.two {
+		return []int{written.share, served.share}
+	}
+	return []int{written.share, written.least, served.share, served.least}
+}
+
+// share returns the percentages that the routes and the gateway send to the canary, the largest of all routes.
 func (w *world) share(s *state) (written, served int) { return w.shares(s.objects, s.route) }
 
 func (n *network) shares(objects, route uint8) (written, served int) {

@@ -50,10 +50,9 @@ func (w *world) shortage(s *state) int {
 		}
 		return max(n-ready, 0)
 	}
-	written, served := w.share(s)
 	now := w.of[s.objects].selectors
 	worst := 0
-	for _, share := range []int{written, served} {
+	for _, share := range w.eachShare(s) {
 		for _, selectors := range []uint8{now, s.selectors} {
 			lacks, needs, behind := 0, 0, uint64(0)
 			for _, side := range []struct {
@@ -152,7 +151,7 @@ func (w *world) unreached(s *state) uint64 {
 	if !w.routed {
 		return 0
 	}
-	if written, _ := w.share(s); written == 100 {
+	if w.routes.values[w.of[s.objects].route].least == 100 {
 		return 0 // they get no requests
 	}
 	return (1<<s.own.replicas - 1) & w.endpoints(s, w.of[s.objects].selectors, false) &^ w.endpoints(s, s.selectors, false)
@@ -403,9 +402,10 @@ func (w *world) untrue(s *state, d Decision) string {
 	if !w.routed || r.SplitEnded || planned == 0 || Switches(w.style) { // a second set gets requests once it is complete
 		return ""
 	}
-	written, served := w.share(s)
-	if want := r.Traffic.RequestedWeight(); written != want || served != want {
-		return fmt.Sprintf("status: %s, and %d %% and %d %% of the requests are routed instead of %d %%", d.Message, written, served, want)
+	for _, share := range w.eachShare(s) {
+		if want := r.Traffic.RequestedWeight(); share != want {
+			return fmt.Sprintf("status: %s, and %d %% of the requests are routed instead of %d %%", d.Message, share, want)
+		}
 	}
 	return ""
 }
@@ -558,8 +558,7 @@ func (w *world) starved(before, after *state) bool {
 
 // void returns the sides, as bits, that get a share of the requests and have no endpoint, and those besides which the other side has some.
 func (w *world) void(s *state) (void, alone int) {
-	written, served := w.share(s)
-	for _, share := range []int{written, served} {
+	for _, share := range w.eachShare(s) {
 		for _, selectors := range []uint8{w.of[s.objects].selectors, s.selectors} {
 			stable, canary := w.endpoints(s, selectors, false), w.endpoints(s, selectors, true)
 			if share < 100 && stable == 0 {

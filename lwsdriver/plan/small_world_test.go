@@ -198,6 +198,7 @@ type config struct {
 	limited     bool // groups in flight are limited, and the caches of autoscalers fill late
 	resizes     bool // template C has groups of another size
 	pool        bool // the routes lead to a pool
+	two         bool // there are two routes
 }
 
 func (c config) String() string {
@@ -213,8 +214,8 @@ func (c config) String() string {
 // words yields the name of each property.
 func (c *config) words() iter.Seq2[string, *bool] {
 	return func(yield func(string, *bool) bool) {
-		for i, is := range []*bool{&c.routed, &c.minReady, &c.delay, &c.adopt, &c.scaler, &c.parallel, &c.admission, &c.headers, &c.disown, &c.threshold, &c.warmUp, &c.nodes, &c.limited, &c.resizes, &c.pool} {
-			if !yield([...]string{"routed", "min-ready", "delay", "adopt", "scaler", "parallel", "admission", "headers", "disown", "threshold", "warm-up", "nodes", "limited", "resizes", "pool"}[i], is) {
+		for i, is := range []*bool{&c.routed, &c.minReady, &c.delay, &c.adopt, &c.scaler, &c.parallel, &c.admission, &c.headers, &c.disown, &c.threshold, &c.warmUp, &c.nodes, &c.limited, &c.resizes, &c.pool, &c.two} {
+			if !yield([...]string{"routed", "min-ready", "delay", "adopt", "scaler", "parallel", "admission", "headers", "disown", "threshold", "warm-up", "nodes", "limited", "resizes", "pool", "two-routes"}[i], is) {
 				return
 			}
 		}

@@ -221,6 +221,9 @@ func randomConfig(r *rand.Rand) config {
 	if c.style == pb.Style_STYLE_BLUE_GREEN {
 		c.delay, c.adopt = yes(), yes()
 	}
-	c.pool = c.routed && r.IntN(3) == 0
+	if c.routed {
+		kind := r.IntN(3)
+		c.pool, c.two = kind == 0, kind == 1
+	}
 	return c
 }
