@@ -96,7 +96,7 @@ func (o Observation) desiredBounds() *Bounds {
 	if o.hasUpdateChildren() {
 		b.Update = o.Bounds.Update
 		b.Target = o.Bounds.Target
-		b.Units = o.Bounds.Units
+		b.Units = o.keptUnits()
 	}
 	b = o.withUnits(b, b.Units)
 	if b.Update == "" {
@@ -110,6 +110,19 @@ func (o Observation) desiredBounds() *Bounds {
 		b.Exact[at] = max(b.Exact[at], finishing)
 	}
 	return &b
+}
+
+// keptUnits returns how many units of the update revision the bounds keep. Once the user has scaled the entry role down, units that have no place in
+// their slice get one in another slice by the batch only, to which the limits apply.
+func (o Observation) keptUnits() (units int) {
+	full := o.entryRole().Replicas
+	if o.replacesUnits() || full == 0 {
+		return o.Bounds.Units // the steps of the batch follow
+	}
+	for slice := range o.Slices {
+		units += min(o.boundedUnits(slice, o.Bounds.Update), full)
+	}
+	return min(units, o.Bounds.Units)
 }
 
 // updateForgotten reports whether another client has removed the update revision from the bounds while it has groups.
