@@ -815,9 +815,9 @@ func (s roleState) breach(o Observation, step roleStep) string {
 		case r == update && c.replicas > had.replicas && int(c.replicas) > before.Exact[m.String()]:
 			return fmt.Sprintf("%s of the update has more groups than its batch", m)
 		case r == update && shifts && m.role != 0 && int(c.replicas) >= s.part(m.role, before.Exact[Member(m.slice, roleNames[0])]): // the user has scaled the role down
-		case r == update && shifts && o.failShift() != nil && int(c.replicas) >= s.part(m.role, o.unitsOf(func(role Role) int {
+		case r == update && shifts && int(c.replicas) >= s.part(m.role, max(o.placesForUnits(), o.unitsOf(func(role Role) int {
 			return o.childOf(m.slice, r.String(), role.Name).Replicas
-		})): // the user has edited the pace before the unit was complete
+		}))): // the user has edited the pace before the unit was complete
 		case r == update && r == s.template && phase.Intent() == pb.FinalizeIntent_FINALIZE_INTENT_PROMOTE && rec.Release.UpdateRevision == r.String() && c.replicas < min(had.replicas, s.wanted[m.role]):
 			return fmt.Sprintf("%s of the update loses groups in phase %q: they start twice", m, phase)
 		}
@@ -832,6 +832,14 @@ func (s roleState) breach(o Observation, step roleStep) string {
 		}
 	}
 	return ""
+}
+
+// placesForUnits returns how many units of a slice may be replaced before the promotion.
+func (o Observation) placesForUnits() int {
+	if o.failShift() != nil {
+		return 0
+	}
+	return o.shiftableUnits()
 }
 
 // entryGroups returns how many groups of the entry role have a revision.
@@ -947,7 +955,7 @@ func (s roleState) breachOfShift(o Observation, step roleStep, stable, update re
 	}
 	for m, is := range n.members(stable) {
 		was, i := *s.at(stable, m), m.role
-		if had := bits.OnesCount8(was.ready); strings.HasPrefix(step.by, "driver: scale") && is.ready != was.ready && phase != record.Promoted && update != 0 && counted[0] > 0 {
+		if had := bits.OnesCount8(was.ready & (1<<counted[i] - 1)); strings.HasPrefix(step.by, "driver: scale") && is.ready != was.ready && phase != record.Promoted && update != 0 && counted[0] > 0 {
 			updated, least := bits.OnesCount8(s.at(update, m).ready), int(counted[i])-max(int(s.unavailable[i]), s.part(i, s.tolerated(o)))
 			if left := bits.OnesCount8(is.ready) + updated; left < min(least, had+updated) {
 				return fmt.Sprintf("%s: the driver leaves %d ready groups of both revisions, of %d", m, left, s.wanted[i])
