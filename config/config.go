@@ -26,7 +26,7 @@ const (
 	ServiceAccount = "lockstep-driver"
 )
 
-//go:embed base/*.yaml deployment/*.yaml access/*.yaml admission/*.yaml preflight/*.yaml permissions/*.yaml disaggregated/*.yaml argo/rbac/*.yaml argo/plugin/*.yaml kruise/*.yaml kruise/crd/*.yaml kruise/batchrelease/*.yaml
+//go:embed base/*.yaml deployment/*.yaml access/*.yaml admission/*.yaml preflight/*.yaml namespaced/*.yaml permissions/*.yaml disaggregated/*.yaml argo/rbac/*.yaml argo/plugin/*.yaml kruise/*.yaml kruise/crd/*.yaml kruise/batchrelease/*.yaml
 var files embed.FS
 
 // driverRoles are the driver's ClusterRole, and the ClusterRoles that it is the sum of.
@@ -71,6 +71,9 @@ func Permissions() ([]byte, error) {
 func Disaggregated() ([]byte, error) {
 	return stream("disaggregated/crd", "disaggregated/children", "disaggregated/scale", "disaggregated/bounds")
 }
+
+// NamespacedBounds returns the role that lets a driver of one namespace read whether bounds are enforced, and its binding, as one YAML stream.
+func NamespacedBounds() ([]byte, error) { return stream("namespaced/bounds") }
 
 // Preflight returns the role that lets the driver read nodes and volumes for preflight, and its binding, as one YAML stream.
 func Preflight() ([]byte, error) { return stream("preflight/role", "preflight/clusterrolebinding") }

@@ -6,10 +6,12 @@ package lwsdriver
 import (
 	"errors"
 	"fmt"
+	"strings"
 	"sync/atomic"
 	"testing"
 
 	admissionv1 "k8s.io/api/admissionregistration/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -72,6 +74,26 @@ func newSetFixture(t *testing.T) (*fixture, *dynamicfake.FakeDynamicClient) {
 	}
 	generic := dynamicfake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(), kinds, objects...)
 	return newFixtureOn(t, core, generic, children...), generic
+}
+
+// Without the permission to read the admission policies, a set is not adopted, and the error names that permission, not what is to be installed.
+func TestBoundsNotReadable(t *testing.T) {
+	b, generic := newSetFixture(t)
+	fakes.React(&generic.Fake, "list", "validatingadmissionpolicies", func(clienttesting.Action) (bool, runtime.Object, error) {
+		policies := schema.GroupResource{Group: admissionv1.GroupName, Resource: "validatingadmissionpolicies"}
+		return true, nil, apierrors.NewForbidden(policies, "", fmt.Errorf("User %q cannot list resource %q in API group %q at the cluster scope", "driver", policies.Resource, policies.Group))
+	})
+	b.run()
+	adopt := func() error {
+		_, err := b.Adopt(t.Context(), &pb.AdoptRequest{Workload: &pb.WorkloadRef{Kind: observe.KindSet, Namespace: "default", Name: "llm"}})
+		return err
+	}
+	b.eventually("the adoption is refused", func() bool { return drivererr.Reason(adopt()) == pb.ErrorReason_ERROR_REASON_FORBIDDEN })
+	err := adopt()
+	lwstest.ErrorContains(t, err, "cannot list resource", "lockstep-driver-disaggregated", "config/namespaced")
+	if strings.Contains(err.Error(), "kubectl apply") {
+		t.Error(err)
+	}
 }
 
 // A call writes the bounds of a DisaggregatedSet before its record. It gives up if the API server accepts them and they have no effect.

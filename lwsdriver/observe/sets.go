@@ -207,19 +207,18 @@ func (s *Sets) Bounds(key types.NamespacedName) *BoundsObject {
 	return informer.Get[*BoundsObject](s.bounds, types.NamespacedName{Namespace: key.Namespace, Name: RefOf(key).GetName()})
 }
 
-// boundsEnforced reports whether bounds are enforced.
-func (s *Sets) boundsEnforced() bool {
-	return countDenying(s.policies) >= policiesOfBounds && countDenying(s.bindings) >= policiesOfBounds
-}
-
-// countDenying returns how many policies or bindings of a cache deny requests.
-func countDenying(cache *informer.Informer) (n int) {
-	for _, u := range informer.All[*unstructured.Unstructured](cache) {
-		if deniesRequests(u) {
-			n++
+// readEnforced reads whether bounds are enforced.
+func (s *Sets) readEnforced(o *plan.Observation) {
+	o.BoundsEnforced = true
+	for _, cache := range []*informer.Informer{s.policies, s.bindings} {
+		all := slices.DeleteFunc(informer.All[*unstructured.Unstructured](cache), func(u *unstructured.Unstructured) bool { return !deniesRequests(u) })
+		o.BoundsEnforced = o.BoundsEnforced && len(all) >= policiesOfBounds
+		if err := ContractError(cache.Err()); err != nil && o.BoundsUnread == nil {
+			if o.BoundsUnread = drivererr.ProblemOf(err); drivererr.Reason(err) == pb.ErrorReason_ERROR_REASON_FORBIDDEN {
+				o.BoundsUnread.Message += ". For a driver of one namespace, config/namespaced/bounds.yaml grants it"
+			}
 		}
 	}
-	return n
 }
 
 // policiesOfBounds is how many admission policies config/disaggregated has: one for the children, one for their scale, and one for the bounds.
@@ -430,7 +429,8 @@ func (o *Observer) readBoundsLeft(s *Snapshot) {
 
 // readSet reads roles, children and bounds of a DisaggregatedSet.
 func (o *Observer) readSet(s *Snapshot, set *Set) error {
-	s.Set, s.Slices, s.BoundsEnforced = set, set.Slices, o.Disaggregated.boundsEnforced()
+	s.Set, s.Slices = set, set.Slices
+	o.Disaggregated.readEnforced(&s.Observation)
 	s.Stable = plan.Workload{
 		Name: set.Name, Size: 1, Deleting: set.DeletionTimestamp != nil, DeletingSince: ptr.Deref(set.DeletionTimestamp, metav1.Time{}).Time,
 		Orphans: isOrphaning(set.View), ChangedBy: changedBy(set.View),

@@ -83,10 +83,11 @@ type Observation struct {
 	// RolesWaiting are the names of the roles in the spec, if they are others than those of the groups; see [Judge].
 	RolesWaiting string `json:"rolesWaiting,omitzero"`
 	// Bounds are those of the children, nil if there are none. BoundsEnforced is true if an admission policy enforces them.
-	// BoundsBy is the field manager that wrote them after Lockstep, empty if none is known.
-	Bounds         *Bounds `json:"bounds,omitzero"`
-	BoundsBy       string  `json:"boundsBy,omitzero"`
-	BoundsEnforced bool    `json:"boundsEnforced,omitzero"`
+	// BoundsUnread is why that is unknown, nil if it is known. BoundsBy is the field manager that wrote them after Lockstep, empty if none is known.
+	Bounds         *Bounds            `json:"bounds,omitzero"`
+	BoundsBy       string             `json:"boundsBy,omitzero"`
+	BoundsEnforced bool               `json:"boundsEnforced,omitzero"`
+	BoundsUnread   *drivererr.Problem `json:"boundsUnread,omitzero"`
 	// BoundsLeft is true if the workload is gone or not adopted, and there are bounds of an earlier one with its name.
 	BoundsLeft bool `json:"boundsLeft,omitzero"`
 	// UnsafeChanges are those from the template of groups to the one in the spec that affect these groups under hold.

@@ -324,7 +324,7 @@ func inRoles(o Observation, d Decision) Decision {
 		d.Message += fmt.Sprintf("; LeaderWorkerSet has deleted the children of revision %s. %s", stable, o.revivalRemedy(stable))
 	}
 	if o.Record != nil && !o.BoundsEnforced {
-		d.Message += "; nothing enforces the bounds of its children, so LeaderWorkerSet may roll them: " + installBounds
+		d.Message += "; LeaderWorkerSet may roll its children: " + drivererr.ProblemOf(o.checkEnforced()).Message
 	}
 	if wait := limitStale(o, d.Action); wait != nil {
 		d.Action, d.Reason, d.Message, d.Wait, d.Remedy = nil, wait.Reason, wait.Message, wait.Wait, wait.Remedy
@@ -479,8 +479,18 @@ func (o Observation) describeRoles(have, want func(*pb.Role) int32) string {
 	return " (" + strings.Join(all, ", ") + ")"
 }
 
-// installBounds is what to do without the admission policies.
-const installBounds = "the admission policies lockstep-bounds are not installed, or the driver may not read them; run kubectl apply -k config/disaggregated"
+// checkEnforced returns why the bounds of the children may not be enforced.
+func (o Observation) checkEnforced() error {
+	switch p := o.BoundsUnread; {
+	case o.BoundsEnforced:
+		return nil
+	case p != nil:
+		return drivererr.New(p.Reason, "whether the bounds of the children of %s are enforced is unknown: %s", o.objectName(), p.Message)
+	}
+	return drivererr.New(pb.ErrorReason_ERROR_REASON_UNSUPPORTED,
+		"nothing enforces the bounds of the children of %s: run kubectl apply -k config/disaggregated, which installs the admission policies lockstep-bounds",
+		o.objectName())
+}
 
 // rollsSlice reports whether a slice has no groups at the stable revision: LWS rolls each slice by itself.
 func (o Observation) rollsSlice() bool {
@@ -501,8 +511,7 @@ func checkRoles(o Observation) error {
 	}
 	switch {
 	case !o.BoundsEnforced:
-		return drivererr.New(pb.ErrorReason_ERROR_REASON_UNSUPPORTED,
-			"nothing enforces the bounds of the children of %s: %s", o.objectName(), installBounds)
+		return o.checkEnforced()
 	case o.unsizedRole() != "":
 		return drivererr.New(pb.ErrorReason_ERROR_REASON_NOT_SYNCED, "%s. %s", o.unsizedRole(), unsizedRemedy)
 	case o.BoundsLeft && o.trafficDrifted(): // those bounds alone name the routes, and new ones would replace them
