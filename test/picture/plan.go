@@ -134,6 +134,13 @@ func (c *canvas) x(at time.Duration) float64 {
 func (c *canvas) header(title string) {
 	fmt.Fprintf(c, `<text class="h" x="16" y="28">%s</text>`+"\n", html.EscapeString(title))
 	about := fmt.Sprintf("%s of %s%s", count(c.r.GetReplicas(), "group"), count(c.r.GetSize(), "pod"), c.about)
+	if roles := c.roles(); len(roles) > 0 {
+		names := make([]string, len(roles))
+		for i, role := range roles {
+			names[i] = fmt.Sprintf("%s %d", role.GetName(), role.GetReplicas())
+		}
+		about = fmt.Sprintf("%s (%s)%s", count(c.r.GetReplicas(), "unit"), strings.Join(names, ", "), c.about)
+	}
 	fmt.Fprintf(c, `<text class="s" x="16" y="47">%s</text>`+"\n", html.EscapeString(about))
 	x := float64(14)
 	for _, key := range []struct{ class, text string }{
@@ -147,6 +154,14 @@ func (c *canvas) header(title string) {
 		fmt.Fprintf(c, `<text x="%.1f" y="68">%s</text>`+"\n", x+22, key.text)
 		x += letter*float64(len(key.text)) + 44
 	}
+}
+
+// roles returns the roles of a DisaggregatedSet, whose groups are units.
+func (c *canvas) roles() []*pb.Role {
+	if len(c.r.GetSteps()) == 0 {
+		return nil
+	}
+	return c.r.GetSteps()[0].GetRoles()
 }
 
 func count(n int32, noun string) string {
@@ -198,6 +213,9 @@ func (c *canvas) span(step int32) (from, to time.Duration) {
 // group draws one row: a bar for each period in one state.
 func (c *canvas) group(r row) {
 	name := "group"
+	if len(c.roles()) > 0 {
+		name = "unit"
+	}
 	if r.role == pb.GroupRole_GROUP_ROLE_CANARY {
 		name = "added"
 	}

@@ -20,12 +20,19 @@ import (
 	"k8s.io/utils/ptr"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/simulate"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
 func planned(t *testing.T, style pb.Style, startup time.Duration, batches ...string) *pb.PlanResponse {
+	t.Helper()
+	return plannedRoles(t, nil, style, startup, batches...)
+}
+
+// plannedRoles is planned for a DisaggregatedSet with these roles.
+func plannedRoles(t *testing.T, roles []plan.Role, style pb.Style, startup time.Duration, batches ...string) *pb.PlanResponse {
 	t.Helper()
 	p := &pb.ReleasePolicy{Style: style, Batches: batches}
 	if style != pb.Style_STYLE_PARTITION {
@@ -36,10 +43,14 @@ func planned(t *testing.T, style pb.Style, startup time.Duration, batches ...str
 		t.Fatal(bad)
 	}
 	pair := lws.LeaderWorkerTemplate{Size: ptr.To[int32](2)}
-	r, err := simulate.Release(simulate.Input{
+	in := simulate.Input{
 		Replicas: 4, Rolling: lws.RollingUpdateConfiguration{MaxUnavailable: intstr.FromInt32(1)}, Policy: policy, Startup: startup, Frames: true,
 		Old: pair, New: pair,
-	})
+	}
+	for _, role := range roles {
+		in.Roles = append(in.Roles, simulate.Role{Role: role, Old: pair, New: pair})
+	}
+	r, err := simulate.Release(in)
 	require.NoError(t, err)
 	return r
 }
@@ -130,21 +141,26 @@ var update = flag.Bool("update", false, "write the pictures of the documentation
 
 // The pictures in the documentation are of the planner's forecasts. make images writes them.
 func TestPlanPicturesAreDocumented(t *testing.T) {
+	roles := []plan.Role{{Name: "prefill", Replicas: 4, MaxUnavailable: 1, MaxSurge: 1}, {Name: "decode", Replicas: 2, MaxSurge: 1}}
 	for name, c := range map[string]struct {
 		title   string
+		roles   []plan.Role
 		style   pb.Style
 		batches []string
 	}{
-		"canary":     {"vllm: Canary release", pb.Style_STYLE_CANARY, []string{"1"}},
-		"blue-green": {"vllm: BlueGreen release", pb.Style_STYLE_BLUE_GREEN, []string{"100%"}},
-		"partition":  {"vllm: Partition release", pb.Style_STYLE_PARTITION, []string{"25%", "50%", "100%"}},
+		"canary":                   {"vllm: Canary release", nil, pb.Style_STYLE_CANARY, []string{"1"}},
+		"blue-green":               {"vllm: BlueGreen release", nil, pb.Style_STYLE_BLUE_GREEN, []string{"100%"}},
+		"partition":                {"vllm: Partition release", nil, pb.Style_STYLE_PARTITION, []string{"25%", "50%", "100%"}},
+		"disaggregated-canary":     {"llm: Canary release", roles, pb.Style_STYLE_CANARY, []string{"25%", "50%"}},
+		"disaggregated-blue-green": {"llm: BlueGreen release", roles, pb.Style_STYLE_BLUE_GREEN, []string{"100%"}},
+		"disaggregated-partition":  {"llm: Partition release", roles, pb.Style_STYLE_PARTITION, []string{"25%", "50%", "100%"}},
 	} {
 		path := "../../docs/images/plan-" + name + ".svg"
-		want := Plan(c.title, planned(t, c.style, 10*time.Minute, c.batches...))
+		response := plannedRoles(t, c.roles, c.style, 10*time.Minute, c.batches...)
+		want := Plan(c.title, response)
 		if *update {
 			require.NoError(t, os.WriteFile(path, want, 0o600))
 		}
-		response := planned(t, c.style, 10*time.Minute, c.batches...)
 		drawn, most, least := &canvas{r: response}, 0.0, 100.0
 		for _, f := range response.GetFrames() {
 			most, least = max(most, drawn.existing(f)), min(least, drawn.capacity(f))
