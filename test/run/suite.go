@@ -41,7 +41,7 @@ var monitored = []string{"TestGates", "TestDashboard", "TestDashboardDriver"}
 var disaggregated = []string{
 	"TestDisaggregatedHeld", "TestDisaggregatedReleased", "TestDisaggregatedBlueGreen", "TestDisaggregatedShifted", "TestDisaggregatedUndone",
 	"TestDisaggregatedRoleScaler", "TestDisaggregatedSlices", "TestDisaggregatedFaults", "TestDisaggregatedForeign", "TestDisaggregatedRefused", "TestDisaggregatedRoles",
-	"TestDisaggregatedScaledToZero", "TestDisaggregatedEmptied", "TestDisaggregatedNamespaced",
+	"TestDisaggregatedScaledToZero", "TestDisaggregatedEmptied", "TestDisaggregatedMarks", "TestDisaggregatedNamespaced",
 }
 
 // whole has every end-to-end test. The longest suites are first, and those that run alone are last.
