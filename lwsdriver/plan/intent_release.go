@@ -376,7 +376,7 @@ func (b RollBack) decide(o Observation) (Decision, error) {
 		return b.addForce(o), nil
 	case record.HandingOver, record.Promoted:
 		return Decision{}, drivererr.New(pb.ErrorReason_ERROR_REASON_RELEASE_FINALIZED,
-			"release %q of %s is promoted: revision %s serves. To go back, release the old template: `lockstep undo` restores it",
+			"release %q of %s is promoted: revision %s serves. To go back, release the old template: `lockstep undo` restores it once the promotion is over",
 			r.ID, o.objectName(), r.UpdateRevision)
 	case record.Progressing, record.Promoting, record.Standby:
 	}
