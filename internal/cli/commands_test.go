@@ -188,6 +188,19 @@ func TestCommands(t *testing.T) {
 			inFlight(d)
 			d.Set(func(c *pb.BatchContext) { c.Owner = "argo-rollouts/default/vllm" })
 		}, exit.OK, "argo-rollouts/default/vllm continues or ends this release. If it is gone: lockstep abort vllm --address"},
+		"a newer template is not part of a release that is over": {"release vllm --release-id r1 --pause 1m", func(d *hosttest.Driver) {
+			d.Set(func(c *pb.BatchContext) {
+				c.ReleaseId, c.State, c.UpdateRevision, c.TemplateRevision = "r1", pb.State_STATE_COMPLETED, "bbbb", "cccc"
+			})
+		}, exit.Error, "cannot release default/vllm: release r1 is over, and revision cccc is not part of it\n  to release it: lockstep release vllm --address unix:"},
+		"a template that appeared after nothing was released": {"release vllm --release-id r1", func(d *hosttest.Driver) {
+			d.Set(func(c *pb.BatchContext) { c.ReleaseId, c.State = "r1", pb.State_STATE_NOTHING_TO_RELEASE })
+		}, exit.Error, "revision bbbb is not part of it\n  to release it: lockstep release vllm"},
+		"the id of a release that is over succeeds once more": {"release vllm --release-id r1", func(d *hosttest.Driver) {
+			d.Set(func(c *pb.BatchContext) {
+				c.ReleaseId, c.State, c.UpdateRevision = "r1", pb.State_STATE_COMPLETED, "bbbb"
+			})
+		}, exit.OK, "release r1 is complete"},
 		"there is no such workload":          {"status other", nil, exit.Error, "[WORKLOAD_NOT_FOUND]"},
 		"the workload is already under hold": {"adopt vllm", nil, exit.OK, "default/vllm: already under hold; nothing changed\n"},
 		"the hold is removed":                {"disown vllm", nil, exit.OK, "default/vllm: disowned"},

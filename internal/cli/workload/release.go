@@ -142,7 +142,11 @@ func (f *releaseFlags) check(s *session.Session, o *connect.Options, release hos
 	if err := checkCounts(s.Name, release.Policy.GetBatches(), c.GetReplicas()); err != nil {
 		return false, err
 	}
-	if f.id == c.GetReleaseId() || c.GetReleaseId() == "" || c.GetState() == pb.State_STATE_UNMANAGED || !allRun(c, c.GetTemplateRevision()) {
+	switch same, over := f.id == c.GetReleaseId(), c.GetReleaseId() != "" && c.GetState() != pb.State_STATE_UNMANAGED; {
+	case same && over && c.GetState() != pb.State_STATE_ROLLED_BACK && c.GetTemplateRevision() != "" && plugin.Waits(c):
+		return false, fmt.Errorf("cannot release %s: release %s is over, and revision %s is not part of it\n  to release it: %s",
+			s.Name, f.id, c.GetTemplateRevision(), s.Hints.Resume)
+	case same || !over || !allRun(c, c.GetTemplateRevision()):
 		return false, nil
 	}
 	// The driver's cache may be older than the user's last edit. A driver at an address may be that of another cluster than the kubeconfig's,
