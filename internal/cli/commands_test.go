@@ -96,6 +96,13 @@ func inFlight(d *hosttest.Driver) {
 	})
 }
 
+// anothers has a release of another host in flight.
+func anothers(state pb.State) func(*hosttest.Driver) {
+	return func(d *hosttest.Driver) {
+		d.Set(func(c *pb.BatchContext) { c.ReleaseId, c.Owner, c.State = "r1", "argo-rollouts/default/vllm", state })
+	}
+}
+
 // Command lines that are wrong say what is, and what to use instead.
 func TestUsage(t *testing.T) {
 	t.Parallel()
@@ -180,14 +187,11 @@ func TestCommands(t *testing.T) {
 		"the second abort changes nothing": {"abort vllm", func(d *hosttest.Driver) {
 			d.Set(func(c *pb.BatchContext) { c.ReleaseId, c.State = "r1", pb.State_STATE_ROLLED_BACK })
 		}, exit.OK, "nothing to do: release r1 is rolled back"},
-		"there is no release to abort":              {"abort vllm", nil, exit.Error, "it has no release in flight, its state is holding"},
-		"the reason is passed on":                   {"abort vllm -m slow -o json", inFlight, exit.OK, `"endMessage":"slow"`},
-		"the reason is passed on without a wait":    {"abort vllm -m slow --no-wait -o json", inFlight, exit.OK, `"endMessage":"slow"`},
-		"a workload without a release has a status": {"status vllm", nil, exit.OK, "State     holding (AtRest) held at rest\n"},
-		"a host that was removed can't tell that nothing continues its release": {"status vllm", func(d *hosttest.Driver) {
-			inFlight(d)
-			d.Set(func(c *pb.BatchContext) { c.Owner = "argo-rollouts/default/vllm" })
-		}, exit.OK, "argo-rollouts/default/vllm continues or ends this release. If it is gone: lockstep abort vllm --address"},
+		"there is no release to abort":                                          {"abort vllm", nil, exit.Error, "it has no release in flight, its state is holding"},
+		"the reason is passed on":                                               {"abort vllm -m slow -o json", inFlight, exit.OK, `"endMessage":"slow"`},
+		"the reason is passed on without a wait":                                {"abort vllm -m slow --no-wait -o json", inFlight, exit.OK, `"endMessage":"slow"`},
+		"a workload without a release has a status":                             {"status vllm", nil, exit.OK, "State     holding (AtRest) held at rest\n"},
+		"a host that was removed can't tell that nothing continues its release": {"status vllm", anothers(pb.State_STATE_READY), exit.OK, "argo-rollouts/default/vllm continues or ends this release. If it is gone: lockstep abort vllm --address"},
 		"a newer template is not part of a release that is over": {"release vllm --release-id r1 --pause 1m", func(d *hosttest.Driver) {
 			d.Set(func(c *pb.BatchContext) {
 				c.ReleaseId, c.State, c.UpdateRevision, c.TemplateRevision = "r1", pb.State_STATE_COMPLETED, "bbbb", "cccc"
@@ -201,9 +205,13 @@ func TestCommands(t *testing.T) {
 				c.ReleaseId, c.State, c.UpdateRevision = "r1", pb.State_STATE_COMPLETED, "bbbb"
 			})
 		}, exit.OK, "release r1 is complete"},
-		"there is no such workload":          {"status other", nil, exit.Error, "[WORKLOAD_NOT_FOUND]"},
-		"the workload is already under hold": {"adopt vllm", nil, exit.OK, "default/vllm: already under hold; nothing changed\n"},
-		"the hold is removed":                {"disown vllm", nil, exit.OK, "default/vllm: disowned"},
+		"no second host continues a release": {"release vllm --release-id r1", anothers(pb.State_STATE_READY), exit.Error,
+			"cannot release default/vllm: argo-rollouts/default/vllm drives release r1\n  what to do: use that host, or if it is gone: lockstep abort vllm --address"},
+		"a new release of another host's workload":    {"release vllm", anothers(pb.State_STATE_READY), exit.Error, "end it with argo-rollouts/default/vllm"},
+		"a failed release of a host that was removed": {"status vllm", anothers(pb.State_STATE_FAILED), exit.OK, "If it is gone: lockstep abort vllm --address"},
+		"there is no such workload":                   {"status other", nil, exit.Error, "[WORKLOAD_NOT_FOUND]"},
+		"the workload is already under hold":          {"adopt vllm", nil, exit.OK, "default/vllm: already under hold; nothing changed\n"},
+		"the hold is removed":                         {"disown vllm", nil, exit.OK, "default/vllm: disowned"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

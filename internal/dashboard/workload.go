@@ -12,6 +12,7 @@ import (
 
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"github.com/lockstep-rollouts/lockstep/internal/host"
 	"github.com/lockstep-rollouts/lockstep/internal/host/view"
 	"github.com/lockstep-rollouts/lockstep/plugin"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
@@ -27,6 +28,8 @@ type workload struct {
 	// Release is the last release, which began at Began.
 	Release string     `json:"release"`
 	Began   *time.Time `json:"began"`
+	// Host is the release's owner if that is another host than the command line. Empty otherwise.
+	Host string `json:"host"`
 
 	State   string `json:"state"`
 	Reason  string `json:"reason"`
@@ -83,6 +86,9 @@ func describeWorkload(c *pb.BatchContext, before *workload, now time.Time) *work
 		Capacity: fmt.Sprintf("%d ready of %d requested, %d exist", c.GetStableReady()+c.GetUpdatedReady(), c.GetReplicas(), c.GetTotal()),
 		Groups:   make([]group, 0, len(c.GetGroups())), Omitted: c.GetGroupsOmitted(), Facts: pageFacts(c),
 		History: fmt.Sprint(c.GetReleaseId(), c.GetState(), c.GetTemplateRevision()),
+	}
+	if host.IsOther(c.GetOwner()) {
+		w.Host = c.GetOwner()
 	}
 	if before != nil && before.State == w.State {
 		w.Since, w.AtLeast = before.Since, before.AtLeast

@@ -61,6 +61,18 @@ func TestDescribe(t *testing.T) {
 	}
 }
 
+// The page offers no command that is refused: to end the release of another host.
+func TestAnotherHost(t *testing.T) {
+	t.Parallel()
+	for owner, want := range map[string]string{"": "", "lockstep-cli/jo@laptop": "", "argo-rollouts/default/vllm": "argo-rollouts/default/vllm"} {
+		c := upgrading()
+		c.Owner = owner
+		if w := describeWorkload(c, nil, noon); w.Host != want {
+			t.Errorf("a release of %q has another host %q", owner, w.Host)
+		}
+	}
+}
+
 func TestTraffic(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {

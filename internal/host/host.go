@@ -16,6 +16,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"strings"
 	"time"
 
 	"google.golang.org/grpc"
@@ -205,6 +206,12 @@ type Event struct {
 	// Outcome is set with EventFinished only.
 	Outcome Outcome
 }
+
+// OwnerPrefix begins the owner of the command line's releases.
+const OwnerPrefix = "lockstep-cli/"
+
+// IsOther reports whether an owner is another host than the command line.
+func IsOther(owner string) bool { return owner != "" && !strings.HasPrefix(owner, OwnerPrefix) }
 
 // Outcome is how a run of the host ended. The release itself may continue.
 type Outcome string

@@ -317,8 +317,8 @@ func checkRead(o Observation) error {
 
 // inProgress returns the error of a request that must wait for the end of the release in flight.
 func inProgress(o Observation, text string, args ...any) error {
-	return drivererr.WithMetadata(drivererr.New(pb.ErrorReason_ERROR_REASON_RELEASE_IN_PROGRESS, text, args...),
-		"release_id", o.release().ID)
+	err := drivererr.WithMetadata(drivererr.New(pb.ErrorReason_ERROR_REASON_RELEASE_IN_PROGRESS, text, args...), "release_id", o.release().ID)
+	return drivererr.WithMetadata(err, "owner", o.release().Owner)
 }
 
 // UpToDate reports whether every group runs the template in the spec.

@@ -54,12 +54,16 @@ func TestNextReleaseWaitsForCaches(t *testing.T) {
 		{record.Progressing, 0, pb.ErrorReason_ERROR_REASON_RELEASE_IN_PROGRESS},
 	} {
 		o := Observation{
-			Record: &record.Record{Release: &record.Release{ID: "r1", Phase: tc.phase}},
+			Record: &record.Record{Release: &record.Release{ID: "r1", Owner: "argo-rollouts/default/vllm", Phase: tc.phase}},
 			Added:  make([]Workload, tc.added),
 		}
 		o.Traffic = routing{unread: true}.observe(o)
-		if _, err := (Begin{ReleaseID: "r2"}).alreadyBegun(o); drivererr.Reason(err) != tc.want {
+		_, err := (Begin{ReleaseID: "r2"}).alreadyBegun(o)
+		if drivererr.Reason(err) != tc.want {
 			t.Errorf("%s with %d added: %v", tc.phase, tc.added, err)
+		}
+		if in := drivererr.Metadata(err); tc.want == pb.ErrorReason_ERROR_REASON_RELEASE_IN_PROGRESS && (in["release_id"] != "r1" || in["owner"] != "argo-rollouts/default/vllm") {
+			t.Errorf("%s: metadata %v", tc.phase, in)
 		}
 	}
 }

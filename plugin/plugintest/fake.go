@@ -218,7 +218,7 @@ func (w *workload) checkFree() error {
 	}
 	err := drivererr.New(pb.ErrorReason_ERROR_REASON_RELEASE_IN_PROGRESS, "release %s of %s holds workload %s/%s",
 		c.GetReleaseId(), c.GetOwner(), c.GetWorkload().GetNamespace(), c.GetWorkload().GetName())
-	return drivererr.WithMetadata(err, "release_id", c.GetReleaseId())
+	return drivererr.WithMetadata(drivererr.WithMetadata(err, "release_id", c.GetReleaseId()), "owner", c.GetOwner())
 }
 
 // checkOpen returns an error if the release is being finalized.

@@ -145,7 +145,10 @@ func TestCommands(t *testing.T) {
 		},
 		"another-host": func(w *workload) {
 			w.initialize("r1", quarters())
-			w.begin("release", "model", "--batches", "100%").mustExit(1, "[RELEASE_IN_PROGRESS]", "to abort it:")
+			refused := w.begin("release", "model", "--batches", "100%")
+			refused.mustExit(1, "[RELEASE_IN_PROGRESS]", "end it with e2e/", "lockstep abort model", "--force")
+			refused.mustLack("--release-id")
+			w.begin("release", "model", "--release-id", "r1").mustExit(1, "drives release r1", "--force")
 			w.begin("abort", "model").mustExit(1, "drives release r1", "--force")
 			w.begin("abort", "model", "--force").mustExit(0, "was rolled back")
 			w.mustRun("v1")

@@ -133,13 +133,13 @@ func TestDashboard(t *testing.T) {
 	}
 	weigh(25)
 	p.AwaitText(e.namespace+"/vllm", "failed (ProgressDeadlineExceeded)", "1/3 (25%)", "0 of 1 groups ready", "0% of requests, 25% requested", "deadline passed",
-		"lockstep abort vllm"+where)
+		"It is driven by e2e/", "lockstep status vllm"+where)
 	p.AwaitAttribute(".groups", "aria-label", "5 groups: 4 stable ready, 1 updated not ready")
 	p.AwaitAttribute(".group.B.added", "title", "ImagePullBackOff")
 	canary := w.context().GetCanaryWorkload()
 	p.AwaitText("vllm, canary 0: pod "+canary+"-0", "kubectl describe pod "+canary+"-0")
 	browser.Run(p, chromedp.Click(chromedp.CSS("#banner button")))
-	p.AwaitText("Copied: lockstep abort vllm" + where)
+	p.AwaitText("Copied: lockstep status vllm" + where)
 	p.Resize(500, 900)
 	p.Resize(1300, 900)
 	heal := func(group int) {

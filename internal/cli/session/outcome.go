@@ -66,6 +66,10 @@ func nextSteps(c *pb.BatchContext, hints Hints) string {
 	if c == nil {
 		return ""
 	}
+	if host.IsOther(c.GetOwner()) {
+		hints.Abort += " --force"
+		hints.Promote += " --force"
+	}
 	again := "\n  to resume:  " + hints.Again
 	switch c.GetState() {
 	case pb.State_STATE_FAILED:
@@ -252,6 +256,10 @@ func remedyLines(reason pb.ErrorReason, metadata map[string]string, hints Hints)
 	case pb.ErrorReason_ERROR_REASON_UNSPECIFIED, pb.ErrorReason_ERROR_REASON_INVALID_REQUEST:
 		return nil
 	case pb.ErrorReason_ERROR_REASON_RELEASE_IN_PROGRESS:
+		owner := metadata["owner"]
+		if host.IsOther(owner) {
+			return []string{"  to see it: " + hints.Status, "  end it with " + owner + ", or if that is gone: " + hints.Abort + " --force"}
+		}
 		lines := []string{"  to see it:   " + hints.Status, "  to abort it: " + hints.Abort}
 		if id := metadata["release_id"]; id != "" && hints.Resume != "" {
 			lines = append(lines, "  to resume it, with the policy that it began with: "+hints.Resume+" --release-id "+quoteWord(id))

@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/lockstep-rollouts/lockstep/internal/cli/connect"
+	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
@@ -54,6 +55,26 @@ func TestNextStepsOfFailedAbort(t *testing.T) {
 	c := &pb.BatchContext{ReleaseId: "r1", State: pb.State_STATE_FAILED, Intent: pb.FinalizeIntent_FINALIZE_INTENT_ROLLBACK}
 	if text := nextSteps(c, Hints{Again: "lockstep abort vllm", Abort: "lockstep abort vllm"}); strings.Count(text, "abort vllm") != 1 {
 		t.Errorf("one command is all that helps: %q", text)
+	}
+}
+
+// A command that is printed is not refused when it is pasted: to end the release of another host takes --force, and no other host resumes it.
+func TestRemediesForAnotherHostsRelease(t *testing.T) {
+	t.Parallel()
+	const abort = "lockstep abort vllm"
+	hints := Hints{Again: "lockstep release vllm", Resume: "lockstep release vllm", Status: "lockstep status vllm", Abort: abort, Promote: "lockstep promote vllm"}
+	for owner, other := range map[string]bool{"": false, "lockstep-cli/jo@laptop": false, "argo-rollouts/default/vllm": true} {
+		refused := drivererr.WithMetadata(drivererr.New(pb.ErrorReason_ERROR_REASON_RELEASE_IN_PROGRESS, "release r1 holds it"), "release_id", "r1")
+		text := explainError(drivererr.WithMetadata(refused, "owner", owner), "release vllm", hints).Error()
+		if strings.Contains(text, "--release-id r1") == other || strings.Contains(text, abort+" --force") != other || strings.Contains(text, "end it with "+owner) != other {
+			t.Errorf("a release of %q:\n%s", owner, text)
+		}
+		for _, state := range []pb.State{pb.State_STATE_READY, pb.State_STATE_FAILED, pb.State_STATE_PROMOTING} {
+			next := nextSteps(&pb.BatchContext{ReleaseId: "r1", Owner: owner, State: state}, hints)
+			if strings.Contains(next, abort+" --force") != other || strings.Contains(next, "promote vllm\n") == (other || state != pb.State_STATE_READY) {
+				t.Errorf("%s of %q:%s", state, owner, next)
+			}
+		}
 	}
 }
 

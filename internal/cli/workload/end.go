@@ -112,16 +112,21 @@ func (e ending) run(s *session.Session, f endFlags) error {
 	case !plugin.InFlight(c):
 		return fmt.Errorf("cannot %s %s: it has no release in flight, its state is %s\n  to see the status: %s",
 			e.verb, s.Name, stateName(c), s.Hints.Status)
-	case !f.force && !isOurs(c):
-		// A host that does not know of the end would continue its release.
-		return fmt.Errorf("cannot %s %s: %s drives release %s\n  what to do: use that host, or if it is gone, override it with --force",
-			e.verb, s.Name, c.GetOwner(), c.GetReleaseId())
+	case !f.force && host.IsOther(c.GetOwner()):
+		return refuseOther(s, e.verb, c, s.Hints.Again)
 	case f.noWait:
 		return e.record(s, c, f)
 	}
 	s.Host.Force = f.force
 	result, err := s.Host.Finish(s.Context, c, e.intent, f.message)
 	return s.Conclude(result, err, e.verb, e.outcome)
+}
+
+// refuseOther returns the error of a command about a release of another host, which would go on with it. The command for a host that is
+// gone is end with --force.
+func refuseOther(s *session.Session, verb string, c *pb.BatchContext, end string) error {
+	return fmt.Errorf("cannot %s %s: %s drives release %s\n  what to do: use that host, or if it is gone: %s --force",
+		verb, s.Name, c.GetOwner(), c.GetReleaseId(), end)
 }
 
 // record records the intent and does not follow it.

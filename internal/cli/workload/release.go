@@ -136,7 +136,10 @@ func (f *releaseFlags) check(s *session.Session, o *connect.Options, release hos
 		return false, s.Explain(err, "release")
 	}
 	// A release in flight is continued, and its batches were checked when it began.
-	if plugin.InFlight(c) {
+	switch {
+	case plugin.InFlight(c) && f.id == c.GetReleaseId() && host.IsOther(c.GetOwner()):
+		return false, refuseOther(s, "release", c, s.Hints.Abort)
+	case plugin.InFlight(c):
 		return false, nil
 	}
 	if err := checkCounts(s.Name, release.Policy.GetBatches(), c.GetReplicas()); err != nil {
@@ -176,9 +179,6 @@ func newReleaseID() string {
 	return fmt.Sprintf("cli-%s-%s", time.Now().UTC().Format("20060102-150405"), strings.ToLower(rand.Text()[:4]))
 }
 
-// ownerPrefix is the prefix of owner.
-const ownerPrefix = "lockstep-cli/"
-
 // defaultOwner identifies the user and the machine, as in "lockstep-cli/jo@laptop", as long as the driver accepts.
 func defaultOwner() string {
 	name, machine := "unknown", "unknown"
@@ -188,14 +188,9 @@ func defaultOwner() string {
 	if h, err := os.Hostname(); err == nil {
 		machine = h
 	}
-	text := ownerPrefix + name + "@" + machine
+	text := host.OwnerPrefix + name + "@" + machine
 	// The cut may be within a character.
 	return strings.ToValidUTF8(text[:min(len(text), record.MaxOwner)], "")
-}
-
-// isOurs reports whether no other host drives the workload's release.
-func isOurs(c *pb.BatchContext) bool {
-	return c.GetOwner() == "" || strings.HasPrefix(c.GetOwner(), ownerPrefix)
 }
 
 // Commands returns the commands.

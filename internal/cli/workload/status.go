@@ -92,8 +92,8 @@ func showStatus(s *session.Session, all bool) error {
 	}
 	text := view.Status(c, time.Now(), all)
 	// A host that was removed can't tell that it is gone: its release would wait without a word.
-	waits := c.GetState() == pb.State_STATE_READY || c.GetState() == pb.State_STATE_HOLDING
-	if waits && plugin.InFlight(c) && !isOurs(c) {
+	waits := c.GetState() == pb.State_STATE_READY || c.GetState() == pb.State_STATE_HOLDING || c.GetState() == pb.State_STATE_FAILED
+	if waits && plugin.InFlight(c) && host.IsOther(c.GetOwner()) {
 		text += fmt.Sprintf("\n%s continues or ends this release. If it is gone: %s --force\n", view.OneLine(c.GetOwner()), s.Hints.Abort)
 	}
 	_, err = fmt.Fprint(s.Text, text)

@@ -133,7 +133,8 @@ function problems(w) {
   const [namespace, ...name] = w.key.split('/');
   const where = `--namespace ${namespace}`;
   const failed = w.state === 'failed'
-    ? [{ text: `${w.key} failed (${w.reason}): ${w.message}`, command: `lockstep abort ${name.join('/')} ${where}${status.lockstep}` }] : [];
+    ? [{ text: `${w.key} failed (${w.reason}): ${w.message}` + (w.host && `. It is driven by ${w.host}`),
+      command: `lockstep ${w.host ? 'status' : 'abort'} ${name.join('/')} ${where}${status.lockstep}` }] : [];
   return [...failed, ...w.groups.filter(g => g.wrong && w.running).map(g => ({
     text: `${w.key}, ${g.name}: ${g.status}`, command: `kubectl describe pod ${g.pod || g.leader} ${where}${status.kubectl}`,
   }))].slice(0, maxProblems);
