@@ -4,11 +4,19 @@
 package cli
 
 import (
+	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
 	"strings"
 	"testing"
+
+	"k8s.io/client-go/rest"
+
+	"github.com/lockstep-rollouts/lockstep/internal/cli/exit"
+	"github.com/lockstep-rollouts/lockstep/internal/server"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver"
+	"github.com/lockstep-rollouts/lockstep/plugin/plugintest"
 )
 
 // A shell completes NAME by the LeaderWorkerSets of the namespace, and offers nothing if it can't list them.
@@ -34,6 +42,38 @@ func TestNamesAreCompleted(t *testing.T) {
 		code := p.Run(deadline(t))
 		if got, _, _ := strings.Cut(stdout.String(), ":4"); code != 0 || got != tt.want {
 			t.Errorf("%s in %s: code %d, %q, want %q; %s", tt.command, tt.namespace, code, stdout.String(), tt.want, stderr.String())
+		}
+	}
+}
+
+// The command in a row of the list is for the workload of that row, and for the cluster and namespace that were listed.
+func TestListAdopts(t *testing.T) { //nolint:paralleltest // A driver inside has client-go's logger, which is global.
+	api := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		items := ""
+		if strings.Contains(r.URL.Path, "/leaderworkersets") && !strings.Contains(r.URL.Path, "/empty/") {
+			items = `{"metadata":{"namespace":"serving","name":"llama"}}`
+		}
+		fmt.Fprintf(w, `{"apiVersion":"meta.k8s.io/v1","kind":"PartialObjectMetadataList","items":[%s]}`, items)
+	}))
+	defer api.Close()
+	config := writeKubeconfigOf(t, api.URL)
+	for args, want := range map[string]string{
+		"-A":         "lockstep adopt llama -n serving --context c --kubeconfig " + config + "\n",
+		"-n serving": "lockstep adopt llama --context c --kubeconfig " + config + " --namespace serving\n",
+		"-n empty":   "those of all namespaces: lockstep status -A --context c --kubeconfig " + config + "\n",
+	} {
+		var stdout, stderr buffer
+		p := Program{
+			Args:   append(strings.Fields("status --context c "+args), "--kubeconfig", config),
+			Stdout: &stdout, Stderr: &stderr,
+			NewDriver: func(*rest.Config, lwsdriver.Options) (server.Driver, error) {
+				d := plugintest.NewFakeDriver()
+				return engine{d, d, untilEnd}, nil
+			},
+		}
+		if code := p.Run(deadline(t)); code != exit.OK || !strings.Contains(stdout.String(), want) {
+			t.Errorf("status %s exits with %d, want %q in:\n%s%s", args, code, want, stdout.String(), stderr.String())
 		}
 	}
 }

@@ -96,6 +96,8 @@ type Hints struct {
 	Again, Status, Promote, Abort, History string
 	// List lists the workloads of all namespaces, Check checks the API server and the user's rights.
 	List, Check string
+	// Reach are the flags of the driver and the namespace, for a command about another workload.
+	Reach string
 	// Cluster is a line that says how to see which cluster the kubeconfig names.
 	Cluster string
 	// Resume is Again without --release-id. Empty means that the command has no such flag.
@@ -115,6 +117,7 @@ func hintsFor(cmd *cobra.Command, name string) Hints {
 	}
 	reach := func(flag string) bool { return slices.Contains(Reach, flag) }
 	h := Hints{
+		Reach:     FlagsOf(cmd, reach),
 		Cluster:   ClusterHint(cmd),
 		Revisions: slices.Contains([]string{"undo", "history"}, cmd.Name()),
 		// A paste repeats the command with all its flags.

@@ -37,9 +37,9 @@ func listWorkloads(s *session.Session, o *connect.Options) error {
 	if s.Hints.Inside {
 		others = notAdopted(s.Context, o, namespace)
 	}
-	text := view.List(held, others, namespace == "")
+	text := view.List(held, others, namespace == "", s.Hints.Reach)
 	if text == "" {
-		text = "no workload in namespace " + namespace + "; those of all namespaces: lockstep status -A\n"
+		text = "no workload in namespace " + namespace + "; those of all namespaces: " + s.Hints.List + "\n"
 		if namespace == "" {
 			text = "no workload in any namespace\n"
 		}

@@ -166,8 +166,9 @@ func statusTree(c *pb.BatchContext, now time.Time, ready int) string {
 	return text
 }
 
-// List returns a table of workloads under hold and of others, in the order of their namespaces and names. Empty means none.
-func List(held []*pb.BatchContext, others []*pb.WorkloadRef, namespaces bool) string {
+// List returns a table of workloads under hold and of others, in the order of their namespaces and names. Empty means none. flags are
+// those that reach the cluster and, unless namespaces are shown, the namespace.
+func List(held []*pb.BatchContext, others []*pb.WorkloadRef, namespaces bool, flags string) string {
 	var rows [][]string
 	for _, c := range held {
 		ready := fmt.Sprintf("%d/%d", c.GetStableReady(), c.GetReplicas())
@@ -178,7 +179,11 @@ func List(held []*pb.BatchContext, others []*pb.WorkloadRef, namespaces bool) st
 		rows = append(rows, []string{ref.GetNamespace(), plugin.NameOf(ref), StateWord(c.GetState()), BatchWord(c), ready, OneLine(c.GetMessage())})
 	}
 	for _, ref := range others {
-		rows = append(rows, []string{ref.GetNamespace(), plugin.NameOf(ref), "not adopted", "-", "-", "a template change rolls out at once: lockstep adopt " + plugin.NameOf(ref)})
+		adopt := "lockstep adopt " + plugin.NameOf(ref)
+		if namespaces {
+			adopt += " -n " + ref.GetNamespace()
+		}
+		rows = append(rows, []string{ref.GetNamespace(), plugin.NameOf(ref), "not adopted", "-", "-", "a template change rolls out at once: " + adopt + flags})
 	}
 	if len(rows) == 0 {
 		return ""
