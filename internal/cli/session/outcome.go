@@ -269,10 +269,14 @@ func remedyLines(reason pb.ErrorReason, metadata map[string]string, hints Hints)
 		}
 		return lines
 	case pb.ErrorReason_ERROR_REASON_RELEASE_ID_REUSED:
-		return []string{
-			"  to abort it, and begin with this policy: " + hints.Abort + " && " + hints.Again,
+		lines := []string{
+			"  to abort it, and begin with this policy: " + hints.Abort + " && " + hints.Resume,
 			"  to promote it as it is: " + hints.Promote,
 		}
+		if hints.Again != hints.Resume {
+			lines = append(lines, "  if it is over, to begin another one: "+hints.Resume)
+		}
+		return lines
 	case pb.ErrorReason_ERROR_REASON_REVISION_CHANGED, pb.ErrorReason_ERROR_REASON_RELEASE_NOT_FOUND,
 		pb.ErrorReason_ERROR_REASON_RELEASE_FINALIZED:
 		return []string{"  to see what the release does now: " + hints.Status}

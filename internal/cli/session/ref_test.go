@@ -78,6 +78,18 @@ func TestRemediesForAnotherHostsRelease(t *testing.T) {
 	}
 }
 
+// A release that is over keeps its id, and an abort does not free it.
+func TestRemediesForReusedID(t *testing.T) {
+	t.Parallel()
+	reused := drivererr.New(pb.ErrorReason_ERROR_REASON_RELEASE_ID_REUSED, "release r1 began with another policy")
+	for again, over := range map[string]bool{"lockstep release vllm": false, "lockstep release vllm --release-id r1": true} {
+		text := explainError(reused, "release vllm", Hints{Again: again, Resume: "lockstep release vllm", Abort: "lockstep abort vllm"}).Error()
+		if strings.Contains(text, "--release-id") || strings.Contains(text, "over, to begin another one: lockstep release vllm") != over {
+			t.Errorf("%s:\n%s", again, text)
+		}
+	}
+}
+
 func TestParseRef(t *testing.T) {
 	t.Parallel()
 	for argument, want := range map[string][2]string{
