@@ -144,6 +144,7 @@ func (m *machine) endBatches(notes []note) step {
 	if m.NoPromote {
 		return step{action: actStop, outcome: OutcomeLastBatch, notes: notes}
 	}
+	m.promotes = true
 	s := m.requestEnd(pb.FinalizeIntent_FINALIZE_INTENT_PROMOTE)
 	s.notes = append(notes, s.notes...)
 	return s
@@ -170,17 +171,15 @@ func (m *machine) reactToFailure(c *pb.BatchContext) step {
 	if m.intent == pb.FinalizeIntent_FINALIZE_INTENT_UNSPECIFIED && plugin.Ending(c) {
 		m.intent, m.requested = c.GetIntent(), true // by an earlier run or another host
 	}
-	if m.intent != pb.FinalizeIntent_FINALIZE_INTENT_UNSPECIFIED {
-		if m.requested && m.OnFailure != OnFailureWait {
-			return stop // the end was requested, and the release failed all the same
-		}
-		return m.requestEnd(m.intent)
-	}
-	switch m.OnFailure {
-	case OnFailureRollback:
-		m.endMessage = failureMessage(c)
+	switch ends := m.intent != pb.FinalizeIntent_FINALIZE_INTENT_UNSPECIFIED; {
+	case m.OnFailure == OnFailureRollback && !m.rollbackTried && (m.promotes || !ends):
+		m.endMessage, m.rollbackTried = failureMessage(c), m.promotes
 		return m.requestEnd(pb.FinalizeIntent_FINALIZE_INTENT_ROLLBACK)
-	case OnFailureWait:
+	case ends && (m.requested || m.rollbackTried) && m.OnFailure != OnFailureWait:
+		return stop // the end was requested, and the release failed all the same
+	case ends:
+		return m.requestEnd(m.intent)
+	case m.OnFailure == OnFailureWait:
 		return m.requestBatch()
 	default:
 		return stop

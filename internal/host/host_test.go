@@ -149,6 +149,19 @@ func refuse(times int, reason pb.ErrorReason) func(*testing.T, *rig) {
 	}
 }
 
+// failPromotion has the promotion fail. rollback is what its rollback is refused with.
+func failPromotion(rollback error) func(*testing.T, *rig) {
+	return func(_ *testing.T, r *rig) {
+		r.fake.OnFinalize = func(intent pb.FinalizeIntent, c *pb.BatchContext) error {
+			if intent == pb.FinalizeIntent_FINALIZE_INTENT_ROLLBACK {
+				return rollback
+			}
+			c.State, c.Reason = pb.State_STATE_FAILED, "ProgressDeadlineExceeded"
+			return nil
+		}
+	}
+}
+
 func TestRelease(t *testing.T) {
 	t.Parallel()
 	begun := func(c *pb.BatchContext) { c.ReleaseId, c.Owner, c.Batches = "r1", "lockstep-cli/jo@laptop", 3 }
@@ -288,6 +301,18 @@ func TestRelease(t *testing.T) {
 				r.change(host.EventPause, 1, func(c *pb.BatchContext) { c.State = pb.State_STATE_FAILED })
 			},
 			outcome: host.OutcomeFailed, calls: all[:2],
+		},
+		"FailedPromotionIsRolledBack": {
+			reason:  "the promotion is part of the release",
+			release: func(r *host.Release) { r.OnFailure = host.OnFailureRollback },
+			prepare: failPromotion(nil),
+			outcome: host.OutcomeRolledBack, calls: append(slices.Clone(all), "Finalize ROLLBACK"), event: host.EventRollingBack,
+		},
+		"FailedPromotionThatIsTooLate": {
+			reason:  "a handover can't be rolled back",
+			release: func(r *host.Release) { r.OnFailure = host.OnFailureRollback },
+			prepare: failPromotion(drivererr.New(pb.ErrorReason_ERROR_REASON_RELEASE_FINALIZED, "release r1 is promoted")),
+			outcome: host.OutcomeFailed, calls: append(slices.Clone(all), "Finalize ROLLBACK"),
 		},
 	}
 	for name, tc := range cases {

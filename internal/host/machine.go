@@ -67,6 +67,8 @@ type machine struct {
 	patience time.Duration
 	// endOnly is set for a run that requests no batch.
 	endOnly bool
+	// promotes is true once this run has requested the promotion, for this revision.
+	promotes bool
 	// rollbackTried is true once the rollback of a release that is being promoted was requested.
 	rollbackTried bool
 
@@ -130,7 +132,7 @@ func (m *machine) restart(was string) []note {
 		return []note{{kind: EventTemplateChanged, message: text}}
 	}
 	m.cursor, m.begun, m.announced, m.notedWeight, m.requested, m.readySince = 0, 0, 0, nil, false, time.Time{}
-	m.headersSet, m.gateFailure, m.endMessage = false, "", ""
+	m.headersSet, m.promotes, m.gateFailure, m.endMessage = false, false, "", ""
 	m.intent = pb.FinalizeIntent_FINALIZE_INTENT_UNSPECIFIED
 	return []note{{kind: EventTemplateChanged, message: text + ": starting again at batch 1"}}
 }

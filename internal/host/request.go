@@ -174,6 +174,10 @@ func (r *run) checkOutdated(ctx context.Context, cause error) (answer, error) {
 		return answer{}, err
 	}
 	switch a.context.GetState() {
+	case pb.State_STATE_FAILED:
+		if r.machine.promotes && r.machine.rollbackTried {
+			return a, nil // a handover
+		}
 	case pb.State_STATE_PROMOTING, pb.State_STATE_ROLLING_BACK, pb.State_STATE_COMPLETED, pb.State_STATE_ROLLED_BACK:
 		return a, nil
 	default:
