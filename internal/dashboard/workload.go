@@ -83,8 +83,7 @@ func describeWorkload(c *pb.BatchContext, before *workload, now time.Time) *work
 		State: view.StateWord(c.GetState()), Reason: c.GetReason(), Message: c.GetMessage(),
 		Since: now, AtLeast: before == nil, Deadline: timeOf(c.GetDeadline()),
 		Batch: view.BatchWord(c), Planned: c.GetPlanned(), Updated: c.GetUpdated(), Ready: c.GetUpdatedReady(), Traffic: trafficText(c),
-		Capacity: fmt.Sprintf("%d ready of %d requested, %d exist", c.GetStableReady()+c.GetUpdatedReady(), c.GetReplicas(), c.GetTotal()),
-		Groups:   make([]group, 0, len(c.GetGroups())), Omitted: c.GetGroupsOmitted(), Facts: pageFacts(c),
+		Groups: make([]group, 0, len(c.GetGroups())), Omitted: c.GetGroupsOmitted(), Facts: pageFacts(c),
 		History: fmt.Sprint(c.GetReleaseId(), c.GetState(), c.GetTemplateRevision()),
 	}
 	if host.IsOther(c.GetOwner()) {
@@ -93,9 +92,17 @@ func describeWorkload(c *pb.BatchContext, before *workload, now time.Time) *work
 	if before != nil && before.State == w.State {
 		w.Since, w.AtLeast = before.Since, before.AtLeast
 	}
+	ready := 0
 	for _, g := range c.GetGroups() {
 		w.Groups = append(w.Groups, describeGroup(c, g))
+		if g.GetReady() {
+			ready++
+		}
 	}
+	if w.Omitted > 0 {
+		ready = int(c.GetStableReady() + c.GetUpdatedReady()) // without the canary's groups during a promotion
+	}
+	w.Capacity = fmt.Sprintf("%d ready of %d requested, %d exist", ready, c.GetReplicas(), c.GetTotal())
 	return w
 }
 

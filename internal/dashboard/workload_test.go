@@ -61,6 +61,21 @@ func TestDescribe(t *testing.T) {
 	}
 }
 
+// During a promotion the canary's groups still serve, though they are no longer counted as updated.
+func TestCapacity(t *testing.T) {
+	t.Parallel()
+	c := upgrading()
+	c.State, c.StableReady, c.UpdatedReady = pb.State_STATE_PROMOTING, 3, 0
+	c.Groups[2].Ready = true
+	if w := describeWorkload(c, nil, noon); w.Capacity != "4 ready of 4 requested, 5 exist" {
+		t.Errorf("capacity %q", w.Capacity)
+	}
+	c.GroupsOmitted = 1
+	if w := describeWorkload(c, nil, noon); w.Capacity != "3 ready of 4 requested, 5 exist" {
+		t.Errorf("without all groups: capacity %q", w.Capacity)
+	}
+}
+
 // The page offers no command that is refused: to end the release of another host.
 func TestAnotherHost(t *testing.T) {
 	t.Parallel()
