@@ -42,8 +42,8 @@ func TestPreflightFiles(t *testing.T) {
 			reason: "the release's flags are used", args: []string{"-f", fail("QuotaExceeded"), "--batches", "50%"},
 			stdout: []string{"2 groups (4 pods) more do not fit"},
 		},
-		"StyleAlone": {reason: "without batches the maximum is checked", args: []string{"-f", fail("QuotaExceeded"), "--style", "canary"}, stdout: []string{"4 groups (8 pods) more do not fit"}},
-		"OwnUpdate":  {reason: "the native update has no extra groups here", args: []string{"-f", fail("QuotaExceeded")}, stdout: []string{"\n0 errors, 0 warnings, 1 note\n"}},
+		"StyleAlone": {reason: "a release has the same default", args: []string{"-f", fail("QuotaExceeded"), "--style", "blue-green"}, code: exit.Found, stdout: []string{"4 groups (8 pods) more do not fit"}},
+		"NoFlags":    {reason: "a release without flags has one canary group", args: []string{"-f", fail("ServiceExcludesAdded")}, stdout: []string{"[ServiceExcludesAdded]"}},
 		"Expectations": {
 			reason: "expectations that are in no manifest", args: []string{"-f", fail("PreStopMissing"), "--longest-request", "5m"},
 			stdout: []string{"[GracePeriodBelowLongestRequest]"},

@@ -51,7 +51,7 @@ func preflight(t *testing.T, manifest string, args ...string) (code int, text st
 	return p.Run(t.Context()), out.String()
 }
 
-// Each example passes preflight, for LWS's own update as for a release.
+// Each example passes preflight, for its own policy as in place.
 func TestPreflightIsClean(t *testing.T) {
 	t.Parallel()
 	check := func(name, manifest string, args ...string) {
@@ -63,13 +63,13 @@ func TestPreflightIsClean(t *testing.T) {
 	}
 	workload := files.Read(t, source("workload.yaml"))
 	partition := []string{"--style", "partition", "--batches", "50%,100%"}
-	for _, policy := range [][]string{{}, {"--policy", source("gates.yaml")}, {"--policy", source("inferencepool/policy.yaml")}, partition} {
+	for _, policy := range [][]string{{"--policy", source("gates.yaml")}, {"--policy", source("inferencepool/policy.yaml")}, partition} {
 		check("workload", string(workload), append(policy, "--longest-request", "5m")...)
 	}
 	for _, server := range modelservers.Names() {
 		for _, overlay := range modelservers.Overlays() {
 			manifest := strings.Join(build(t, server, overlay), "---\n")
-			for _, policy := range [][]string{{}, {"--policy", source(server, "policy.yaml")}, partition} {
+			for _, policy := range [][]string{{"--policy", source(server, "policy.yaml")}, partition} {
 				check(server+"/"+overlay, manifest, append(policy, "--longest-request", "10m")...)
 			}
 		}

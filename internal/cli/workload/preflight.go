@@ -5,12 +5,10 @@ package workload
 
 import (
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 	"google.golang.org/protobuf/types/known/durationpb"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -21,7 +19,6 @@ import (
 	"github.com/lockstep-rollouts/lockstep/internal/host/view"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/preflight"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/preflight/manifests"
-	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
@@ -29,8 +26,8 @@ const preflightAbout = `Check a workload and the objects around it for what disr
 periods, maxUnavailable, disruption budgets, quotas, nodes, queues, volumes, Services, routes. Each finding names the object and the
 field, the reason and the fix. It changes nothing.
 
-Give the policy flags of the planned release: without any, the check is for LeaderWorkerSet's own rolling update. With -f it
-reads the files only and needs no cluster. What could not be inspected is listed, with the rules that did not run.`
+Give the policy flags of the planned release; the defaults are those of lockstep release. With -f it reads the files only and
+needs no cluster. What could not be inspected is listed, with the rules that did not run.`
 
 const preflightExample = `  lockstep preflight vllm --batches 25%,50%,100%
   lockstep preflight vllm --style blue-green --service vllm-leader --http-route vllm --longest-request 10m
@@ -40,9 +37,7 @@ const preflightExample = `  lockstep preflight vllm --batches 25%,50%,100%
 type preflightFlags struct {
 	session.Flags
 
-	policy policyFlags
-	// policyNames are the names of the policy's flags.
-	policyNames                 []string
+	policy                      policyFlags
 	files                       []string
 	longestRequest, propagation time.Duration
 	skipNodes                   bool
@@ -60,7 +55,6 @@ func newPreflightCommand(o *connect.Options) *cobra.Command {
 		RunE:              func(cmd *cobra.Command, args []string) error { return f.preflight(cmd, o, args) },
 	}
 	f.policy.add(cmd)
-	f.policyNames = flagNames(cmd)
 	flags := cmd.Flags()
 	flags.StringSliceVarP(&f.files, "filename", "f", nil, "check these YAML or JSON files instead of a cluster; - for stdin; may be repeated")
 	flags.DurationVar(&f.longestRequest, "longest-request", 0, "duration of the longest request (default: unknown)")
@@ -83,7 +77,7 @@ func (f *preflightFlags) preflight(cmd *cobra.Command, o *connect.Options, args 
 	if f.longestRequest < 0 || f.propagation < 0 {
 		return exit.Usagef("--longest-request and --endpoint-propagation: want 0 or more")
 	}
-	policy, err := f.released(cmd)
+	policy, err := f.policy.policy()
 	if err != nil {
 		return err
 	}
@@ -94,17 +88,6 @@ func (f *preflightFlags) preflight(cmd *cobra.Command, o *connect.Options, args 
 		return err
 	}
 	return f.Run(cmd, o, args, func(s *session.Session) error { return f.checkWorkload(o, s, policy) })
-}
-
-// released returns the policy of the planned release, or nil without any of its flags.
-func (f *preflightFlags) released(cmd *cobra.Command) (*pb.ReleasePolicy, error) {
-	if !slices.ContainsFunc(f.policyNames, cmd.Flags().Changed) {
-		return nil, nil //nolint:nilnil // without a policy the check is for the native rolling update
-	}
-	if f.policy.file == "" && len(f.policy.batches) == 0 {
-		f.policy.batches = []string{"100%"} // the most extra groups that any batches have
-	}
-	return f.policy.policy()
 }
 
 // checkWorkload checks the workload in the cluster.
@@ -133,11 +116,9 @@ func (f *preflightFlags) checkFiles(o *connect.Options, args []string, policy *p
 	if err != nil {
 		return exit.Usagef("%w", err)
 	}
-	var parsed record.Policy
-	if policy != nil {
-		if parsed, err = parsePolicy(policy); err != nil {
-			return err
-		}
+	parsed, err := parsePolicy(policy)
+	if err != nil {
+		return err
 	}
 	var all []checked
 	for _, w := range workloads {
@@ -220,11 +201,4 @@ func readManifests(o *connect.Options, files ...string) (*manifests.Set, error) 
 		}
 	}
 	return set, nil
-}
-
-// flagNames returns the names of a command's flags.
-func flagNames(cmd *cobra.Command) []string {
-	var names []string
-	cmd.Flags().VisitAll(func(f *pflag.Flag) { names = append(names, f.Name) })
-	return names
 }
