@@ -88,6 +88,8 @@ type checker struct {
 	objects   dynamic.Interface
 	namespace string
 	rows      []checked
+	// serverless: the cluster has no server.
+	serverless bool
 	// err is the first answer that says nothing of what is installed.
 	err error
 }
@@ -115,7 +117,7 @@ func (c *checker) run(ctx context.Context) error {
 	}
 	c.add(fine, "Kubernetes", "%s (tested: %s)", server.GitVersion, strings.Join(compatibility.Kubernetes.Versions, ", "))
 	if c.serves(lws.GroupVersion) {
-		deployed, found := c.deployed(ctx, "lws")
+		deployed, found, _ := c.deployed(ctx, "lws")
 		if !found {
 			deployed = "version unknown: " + deployed
 		}
@@ -133,7 +135,8 @@ func (c *checker) run(ctx context.Context) error {
 	} else {
 		c.add(absent, "DisaggregatedSet", "its API is not served")
 	}
-	if deployed, found := c.deployed(ctx, "lockstep"); found {
+	deployed, found, hidden := c.deployed(ctx, "lockstep")
+	if c.serverless = !found && !hidden; found {
 		c.add(fine, "server", "%s", deployed)
 	} else {
 		c.add(absent, "server", "%s; commands run a driver of their own, with your rights", deployed)
@@ -152,14 +155,15 @@ func (c *checker) serves(gv schema.GroupVersion) bool {
 }
 
 // deployed returns the images of the Deployments of an application, and how many of their pods are ready, or why it found none.
-func (c *checker) deployed(ctx context.Context, app string) (text string, found bool) {
+// They are hidden from a user who may not list them.
+func (c *checker) deployed(ctx context.Context, app string) (text string, found, hidden bool) {
 	list, err := c.core.AppsV1().Deployments("").List(ctx, metav1.ListOptions{LabelSelector: "app.kubernetes.io/name=" + app})
 	c.failed("Deployments", err)
 	if apierrors.IsForbidden(err) {
-		return "you may not list Deployments of all namespaces", false
+		return "you may not list Deployments of all namespaces", false, true
 	}
 	if err != nil || len(list.Items) == 0 {
-		return "no Deployment with the label app.kubernetes.io/name=" + app, false
+		return "no Deployment with the label app.kubernetes.io/name=" + app, false, false
 	}
 	texts := make([]string, 0, len(list.Items))
 	for i := range list.Items {
@@ -168,7 +172,7 @@ func (c *checker) deployed(ctx context.Context, app string) (text string, found 
 		texts = append(texts, fmt.Sprintf("%s in %s/%s, %d of %d ready",
 			image[strings.LastIndex(image, "/")+1:], d.Namespace, d.Name, d.Status.ReadyReplicas, ptr.Deref(d.Spec.Replicas, 1)))
 	}
-	return strings.Join(texts, "; "), true
+	return strings.Join(texts, "; "), true, false
 }
 
 // policy checks an admission policy, which has a binding of its name.
@@ -210,6 +214,14 @@ func (c *checker) rights(ctx context.Context) error {
 			}
 		}
 	}
+	drives, err := c.may(ctx, string(access.Drive), access.Group, access.Resource)
+	if err != nil {
+		return err
+	}
+	lacking := missing
+	if drives && !c.serverless {
+		lacking = absent // a server has these rights
+	}
 	for _, t := range []struct {
 		read       bool
 		what, role string
@@ -217,21 +229,17 @@ func (c *checker) rights(ctx context.Context) error {
 		{true, "rights to read", "view, and of reads of LeaderWorkerSets"}, {false, "rights to release", "lockstep-driver in config/base"},
 	} {
 		if lacked := lacks[t.read]; len(lacked) > 0 {
-			c.add(missing, t.what, "in namespace %s you may not %s: ask for those of ClusterRole %s, or use a server with --address",
+			c.add(lacking, t.what, "in namespace %s you may not %s: ask for those of ClusterRole %s, or use a server with --address",
 				c.namespace, strings.Join(lacked, ", "), t.role)
 		} else {
 			c.add(fine, t.what, "in namespace %s, without a server", c.namespace)
 		}
 	}
-	allowed, err := c.may(ctx, string(access.Drive), access.Group, access.Resource)
-	if err != nil {
-		return err
-	}
 	verdict, may := absent, "may not"
-	if allowed {
+	if drives {
 		verdict, may = fine, "may"
 	}
-	c.add(verdict, "drive", "you %s drive %s.%s: what a server and the policies ask for", may, access.Resource, access.Group)
+	c.add(verdict, "drive", "you %s drive %s.%s, which servers and the admission policies require", may, access.Resource, access.Group)
 	return nil
 }
 

@@ -23,6 +23,19 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 )
 
+// deployment runs an image, in two pods of which one is ready.
+func deployment(image string) *appsv1.Deployment {
+	app, _, _ := strings.Cut(image, ":")
+	return &appsv1.Deployment{
+		ObjectMeta: metav1.ObjectMeta{Namespace: app + "-system", Name: app, Labels: map[string]string{"app.kubernetes.io/name": app}},
+		Spec: appsv1.DeploymentSpec{
+			Replicas: new(int32(2)),
+			Template: corev1.PodTemplateSpec{Spec: corev1.PodSpec{Containers: []corev1.Container{{Image: "registry.example.com/" + image}}}},
+		},
+		Status: appsv1.DeploymentStatus{ReadyReplicas: 1},
+	}
+}
+
 // TestCheck checks a cluster with everything, one without LeaderWorkerSet and policies, and one in which the user may only read.
 func TestCheck(t *testing.T) {
 	t.Parallel()
@@ -58,15 +71,37 @@ func TestCheck(t *testing.T) {
 				"- drive you may not",
 			}, true,
 		},
+		"a user of a server": {
+			[]string{"leaderworkerset.x-k8s.io/v1"}, nil, func(r *authorizationv1.ResourceAttributes) bool { return r.Group == "lockstep.dev" },
+			[]string{
+				"ok Kubernetes ", "ok LeaderWorkerSet", "- lockstep-hold", "- lockstep-marks", "- DisaggregatedSet", "ok server lockstep:v1 in lockstep-system/lockstep",
+				"- rights to read in namespace serving you may not get", "- rights to release in namespace serving you may not", "ok drive you may",
+			}, false,
+		},
+		"a user of one namespace": {
+			[]string{"leaderworkerset.x-k8s.io/v1"}, nil, func(r *authorizationv1.ResourceAttributes) bool { return r.Group == "lockstep.dev" },
+			[]string{
+				"ok Kubernetes ", "ok LeaderWorkerSet", "- lockstep-hold", "- lockstep-marks", "- DisaggregatedSet", "- server you may not list",
+				"- rights to read", "- rights to release", "ok drive you may",
+			}, false,
+		},
+		"a user of a server that is not installed": {
+			[]string{"leaderworkerset.x-k8s.io/v1"}, nil, func(r *authorizationv1.ResourceAttributes) bool { return r.Group == "lockstep.dev" },
+			[]string{
+				"ok Kubernetes ", "ok LeaderWorkerSet", "- lockstep-hold", "- lockstep-marks", "- DisaggregatedSet", "- server no Deployment",
+				"MISSING rights to read", "MISSING rights to release", "ok drive you may",
+			}, true,
+		},
 	} {
-		core := fake.NewClientset(&appsv1.Deployment{
-			ObjectMeta: metav1.ObjectMeta{Namespace: "lws-system", Name: "lws", Labels: map[string]string{"app.kubernetes.io/name": "lws"}},
-			Spec: appsv1.DeploymentSpec{
-				Replicas: new(int32(2)),
-				Template: corev1.PodTemplateSpec{Spec: corev1.PodSpec{Containers: []corev1.Container{{Image: "registry.example.com/lws:v0.9.0"}}}},
-			},
-			Status: appsv1.DeploymentStatus{ReadyReplicas: 1},
-		})
+		core := fake.NewClientset(deployment("lws:v0.9.0"))
+		switch name {
+		case "a user of a server":
+			core = fake.NewClientset(deployment("lws:v0.9.0"), deployment("lockstep:v1"))
+		case "a user of one namespace":
+			fakes.React(&core.Fake, "list", "deployments", func(clienttesting.Action) (bool, runtime.Object, error) {
+				return true, nil, apierrors.NewForbidden(schema.GroupResource{Group: "apps", Resource: "deployments"}, "", nil)
+			})
+		}
 		for _, gv := range tt.served {
 			core.Resources = append(core.Resources, &metav1.APIResourceList{GroupVersion: gv, APIResources: []metav1.APIResource{{Name: "any"}}})
 		}
