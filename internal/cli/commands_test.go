@@ -336,6 +336,25 @@ func TestStatusWatch(t *testing.T) {
 	}
 }
 
+// Without a release the watch of all workloads is idle, and retries nothing.
+func TestStatusWatchIdle(t *testing.T) {
+	t.Parallel()
+	ctx, interrupt := context.WithCancel(deadline(t))
+	defer interrupt()
+	var stdout buffer
+	p := Program{
+		Args:   []string{"status", "-w", "-o", "json", "--address", hosttest.Serve(t, hosttest.New()).Address, "--kubeconfig", writeKubeconfig(t)},
+		Stdout: &stdout, Stderr: &buffer{},
+	}
+	code := make(chan int, 1)
+	go func() { code <- p.Run(ctx) }()
+	await.True(t, "the first event is printed", func() bool { return strings.Contains(stdout.String(), "\n") })
+	interrupt()
+	if got := <-code; got != exit.OK || !strings.HasPrefix(stdout.String(), `{"event":"idle",`) {
+		t.Errorf("exit code %d:\n%s", got, stdout.String())
+	}
+}
+
 func runInside(t *testing.T, run func(context.Context) error, args ...string) ran {
 	t.Helper()
 	var stdout, stderr buffer

@@ -58,22 +58,29 @@ func TestListAdopts(t *testing.T) { //nolint:paralleltest // A driver inside has
 	}))
 	defer api.Close()
 	config := writeKubeconfigOf(t, api.URL)
+	list := func(args ...string) (code int, text string) {
+		var stdout, stderr buffer
+		p := Program{
+			Args: append(append([]string{"status", "--context", "c"}, args...), "--kubeconfig", config), Stdout: &stdout, Stderr: &stderr,
+			NewDriver: func(*rest.Config, lwsdriver.Options) (server.Driver, error) {
+				d := plugintest.NewFakeDriver()
+				d.SetWorkload("serving", "llama", 4, "aaaa")
+				return engine{d, d, untilEnd}, nil
+			},
+		}
+		return p.Run(deadline(t)), stdout.String()
+	}
 	for args, want := range map[string]string{
 		"-A":         "lockstep adopt llama -n serving --context c --kubeconfig " + config + "\n",
 		"-n serving": "lockstep adopt llama --context c --kubeconfig " + config + " --namespace serving\n",
 		"-n empty":   "those of all namespaces: lockstep status -A --context c --kubeconfig " + config + "\n",
 	} {
-		var stdout, stderr buffer
-		p := Program{
-			Args:   append(strings.Fields("status --context c "+args), "--kubeconfig", config),
-			Stdout: &stdout, Stderr: &stderr,
-			NewDriver: func(*rest.Config, lwsdriver.Options) (server.Driver, error) {
-				d := plugintest.NewFakeDriver()
-				return engine{d, d, untilEnd}, nil
-			},
+		if code, text := list(strings.Fields(args)...); code != exit.OK || !strings.Contains(text, want) {
+			t.Errorf("status %s exits with %d, want %q in:\n%s", args, code, want, text)
 		}
-		if code := p.Run(deadline(t)); code != exit.OK || !strings.Contains(stdout.String(), want) {
-			t.Errorf("status %s exits with %d, want %q in:\n%s%s", args, code, want, stdout.String(), stderr.String())
-		}
+	}
+	if code, text := list("-A", "-o", "json"); code != exit.OK || strings.Count(text, "\n") != 1 || !strings.Contains(text, `"replicas":4`) ||
+		!strings.Contains(text, "STATE_UNMANAGED") {
+		t.Errorf("a program is not told of a workload that is not adopted: exit code %d\n%s", code, text)
 	}
 }

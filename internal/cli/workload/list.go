@@ -27,15 +27,22 @@ func listWorkloads(s *session.Session, o *connect.Options) error {
 	if err != nil {
 		return s.Explain(err, "list")
 	}
+	var others []*pb.WorkloadRef
+	if s.Hints.Inside {
+		others = notAdopted(s.Context, o, namespace)
+	}
 	if s.HasDocuments() {
 		for _, c := range held {
 			s.Document(c)
 		}
+		for _, ref := range others {
+			c, err := s.Host.Look(s.Context, ref)
+			if err != nil {
+				return s.Explain(err, "list")
+			}
+			s.Document(c)
+		}
 		return nil
-	}
-	var others []*pb.WorkloadRef
-	if s.Hints.Inside {
-		others = notAdopted(s.Context, o, namespace)
 	}
 	text := view.List(held, others, namespace == "", s.Hints.Reach)
 	if text == "" {

@@ -336,7 +336,7 @@ func (w *watcher) sayIdle() {
 	if n := len(w.held); n > 0 {
 		text = fmt.Sprintf("no release is running, workloads under hold: %d", n)
 	}
-	w.say(text)
+	w.say(view.EventIdle, text)
 }
 
 // lose reports once that the driver does not answer. One that has just started is not lost.
@@ -346,7 +346,7 @@ func (w *watcher) lose(err error) {
 		what = "lost the driver, retrying: "
 	}
 	if !w.lost && (w.reached || !w.inside) {
-		w.say(what + session.Shorten(err).Error())
+		w.say(host.EventRetrying, what+session.Shorten(err).Error())
 	}
 	w.lost = true
 }
@@ -354,11 +354,11 @@ func (w *watcher) lose(err error) {
 // found reports that a lost driver answers again.
 func (w *watcher) found() {
 	if w.lost && w.reached {
-		w.say("reconnected to the driver")
+		w.say(view.EventReconnected, "reconnected to the driver")
 	}
 	w.lost, w.reached = false, true
 }
 
-func (w *watcher) say(message string) {
-	w.display.Observe(host.Event{Kind: host.EventRetrying, Time: time.Now(), Message: message})
+func (w *watcher) say(kind host.EventKind, message string) {
+	w.display.Observe(host.Event{Kind: kind, Time: time.Now(), Message: message})
 }

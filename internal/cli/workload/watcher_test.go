@@ -48,7 +48,7 @@ type said struct {
 	messages []string
 }
 
-func (s *said) Observe(e host.Event) { s.messages = append(s.messages, e.Message) }
+func (s *said) Observe(e host.Event) { s.messages = append(s.messages, string(e.Kind)+": "+e.Message) }
 
 // A driver that fills its caches was not lost.
 func TestWatchedDriverStarts(t *testing.T) {
@@ -63,7 +63,10 @@ func TestWatchedDriverStarts(t *testing.T) {
 			w.lose(starts)
 		}
 	}
-	want := []string{"waiting for the driver: the driver has just started", "lost the driver, retrying: the driver has just started", "reconnected to the driver"}
+	want := []string{
+		"retrying: waiting for the driver: the driver has just started", "retrying: lost the driver, retrying: the driver has just started",
+		"reconnected: reconnected to the driver",
+	}
 	if !slices.Equal(shown.messages, want) {
 		t.Errorf("shown %q, want %q", shown.messages, want)
 	}

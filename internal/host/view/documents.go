@@ -20,7 +20,7 @@ import (
 
 // Document is the JSON or YAML form of an event.
 type Document struct {
-	// Event is a host.EventKind, or EventStatus.
+	// Event is a host.EventKind, or one of this package.
 	Event string `json:"event"`
 	// Time is when it happened.
 	Time time.Time `json:"time"`

@@ -126,8 +126,15 @@ func StatusEvent(c *pb.BatchContext) host.Event {
 	return host.Event{Kind: EventStatus, Time: time.Now(), Message: c.GetMessage(), Context: c}
 }
 
-// EventGone is the end of the hold of a workload.
-const EventGone host.EventKind = "gone"
+// What only a watch reports.
+const (
+	// EventGone: a workload is no longer under hold.
+	EventGone host.EventKind = "gone"
+	// EventIdle: no release is running.
+	EventIdle host.EventKind = "idle"
+	// EventReconnected: the driver answers again.
+	EventReconnected host.EventKind = "reconnected"
+)
 
 // changes reports each change once.
 type changes struct {
