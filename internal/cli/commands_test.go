@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"google.golang.org/grpc"
 	"k8s.io/client-go/rest"
 
 	"github.com/lockstep-rollouts/lockstep/internal/cli/connect"
@@ -420,6 +421,34 @@ func TestStatusInterrupted(t *testing.T) {
 	got := runProgram(ctx, t, hosttest.Serve(t, fake).Address, "status", "vllm")
 	if got.code != exit.Interrupted || !strings.Contains(got.stderr, "interrupted") {
 		t.Errorf("exit code = %d, want %d:\n%s", got.code, exit.Interrupted, got.stderr)
+	}
+}
+
+// silent is a driver that reports no workload.
+type silent struct {
+	*hosttest.Driver
+
+	asked chan struct{}
+}
+
+func (s silent) WatchWorkloads(_ *pb.WatchWorkloadsRequest, stream grpc.ServerStreamingServer[pb.WatchWorkloadsResponse]) error {
+	close(s.asked)
+	<-stream.Context().Done()
+	return stream.Context().Err()
+}
+
+func TestListInterrupted(t *testing.T) {
+	t.Parallel()
+	driver := silent{hosttest.New(), make(chan struct{})}
+	address := hosttest.Serve(t, driver).Address
+	ctx, interrupt := context.WithCancel(deadline(t))
+	defer interrupt()
+	go func() {
+		<-driver.asked
+		interrupt()
+	}()
+	if got := runProgram(ctx, t, address, "status"); got.code != exit.Interrupted || !strings.Contains(got.stderr, "interrupted") {
+		t.Errorf("exit code %d, want %d:\n%s", got.code, exit.Interrupted, got.stderr)
 	}
 }
 

@@ -37,7 +37,7 @@ func outcomeError(result host.Result, hints Hints, wanted ...host.Outcome) error
 	case host.OutcomeRolledBack:
 		return exit.Errorf(exit.RolledBack, "%s", result.Sentence())
 	case host.OutcomeInterrupted:
-		return exit.Errorf(exit.Interrupted, "interrupted: %s%s", progressText(result), nextSteps(c, hints))
+		return exit.Errorf(exit.Interrupted, "interrupted: %s", progressText(result, hints))
 	case host.OutcomePromoted:
 		return fmt.Errorf("too late: release %s is already promoted", id)
 	case host.OutcomeSuperseded:
@@ -47,8 +47,8 @@ func outcomeError(result host.Result, hints Hints, wanted ...host.Outcome) error
 	}
 }
 
-// progressText describes an interrupted release.
-func progressText(result host.Result) string {
+// progressText describes an interrupted release, with the commands that fit its state.
+func progressText(result host.Result, hints Hints) string {
 	c := result.Context
 	// The context may be that of an older release, if the interrupted request never arrived.
 	if c == nil || result.ReleaseID == "" || c.GetReleaseId() != result.ReleaseID {
@@ -58,7 +58,7 @@ func progressText(result host.Result) string {
 	if batch := view.BatchWord(c); batch != "-" {
 		text += fmt.Sprintf(" at batch %s, %d of %d groups ready", batch, c.GetUpdatedReady(), c.GetPlanned())
 	}
-	return text
+	return text + nextSteps(c, hints)
 }
 
 // nextSteps returns the commands that fit the release's state, one a line.

@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/lockstep-rollouts/lockstep/internal/cli/connect"
+	"github.com/lockstep-rollouts/lockstep/internal/host"
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
@@ -86,6 +87,18 @@ func TestRemediesForReusedID(t *testing.T) {
 		text := explainError(reused, "release vllm", Hints{Again: again, Resume: "lockstep release vllm", Abort: "lockstep abort vllm"}).Error()
 		if strings.Contains(text, "--release-id") || strings.Contains(text, "over, to begin another one: lockstep release vllm") != over {
 			t.Errorf("%s:\n%s", again, text)
+		}
+	}
+}
+
+// There is nothing to promote or abort before a release has begun.
+func TestInterruptedBeforeItBegins(t *testing.T) {
+	t.Parallel()
+	before := &pb.BatchContext{ReleaseId: "r0", State: pb.State_STATE_COMPLETED}
+	for _, c := range []*pb.BatchContext{nil, before, {State: pb.State_STATE_HOLDING}} {
+		err := outcomeError(host.Result{Outcome: host.OutcomeInterrupted, Context: c}, Hints{Again: "lockstep release vllm", Promote: "promote", Abort: "abort"})
+		if text := err.Error(); text != "interrupted: no release was started" {
+			t.Errorf("%v: %s", c, text)
 		}
 	}
 }

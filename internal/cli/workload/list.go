@@ -7,6 +7,8 @@ import (
 	"context"
 	"fmt"
 
+	"google.golang.org/grpc/codes"
+	grpcstatus "google.golang.org/grpc/status"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/lockstep-rollouts/lockstep/internal/cli/connect"
@@ -59,8 +61,8 @@ func listWorkloads(s *session.Session, o *connect.Options) error {
 func underHold(ctx context.Context, driver host.Watcher, namespace string) (held []*pb.BatchContext, err error) {
 	ctx, stop := context.WithTimeout(ctx, session.ShortRetry)
 	defer stop()
-	// Without any answer the deadline is the error.
-	synced, last := false, context.DeadlineExceeded
+	// Without any answer the deadline is the error, as of a call.
+	synced, last := false, grpcstatus.Errorf(codes.DeadlineExceeded, "the driver has not reported the workloads for %s", session.ShortRetry)
 	err = host.Observe(plugin.FollowWorkloads(ctx, driver, &pb.WatchWorkloadsRequest{Namespace: namespace}), func(r *pb.WatchWorkloadsResponse) {
 		switch {
 		case synced: // a change that was on its way
