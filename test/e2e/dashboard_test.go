@@ -245,7 +245,7 @@ func TestDashboardDriver(t *testing.T) {
 	p := browser.Open(t, e.dashboard("", "--namespace", e.namespace, "--address", e.driver.Address()))
 	p.AwaitText("holding (")
 	e.driver.Kill()
-	p.AwaitText("The driver does not answer since", "retrying", "holding (")
+	p.AwaitText("The driver has not answered since", "Retrying", "holding (")
 	e.driver.Restart()
 	w.upgrade("r1", 0)
 	p.AwaitText("ready (BatchReady)", "1/2 (50%)")

@@ -133,23 +133,25 @@ function problems(w) {
   const [namespace, ...name] = w.key.split('/');
   const where = `--namespace ${namespace}`;
   const failed = w.state === 'failed'
-    ? [{ text: `${w.key} failed (${w.reason}): ${w.message}` + (w.host && `. It is driven by ${w.host}`),
+    ? [{ failed: true, text: `${w.key} failed (${w.reason}): ${w.message}` + (w.host && `. It is driven by ${w.host}`),
       command: `lockstep ${w.host ? 'status' : 'abort'} ${name.join('/')} ${where}${status.lockstep}` }] : [];
   return [...failed, ...w.groups.filter(g => g.wrong && w.running).map(g => ({
     text: `${w.key}, ${g.name}: ${g.status}`, command: `kubectl describe pod ${g.pod || g.leader} ${where}${status.kubectl}`,
-  }))].slice(0, maxProblems);
+  }))];
 }
 
+// showBanner shows what is wrong, failed releases first.
 function showBanner(wrong) {
+  const shown = wrong.toSorted((a, b) => !!b.failed - !!a.failed).slice(0, maxProblems);
   $('banner').hidden = !wrong.length;
-  update($('banner'), wrong, () => wrong.flatMap(({ text, command }) => {
+  update($('banner'), [shown, wrong.length], () => [...shown.flatMap(({ text, command }) => {
     const copy = element('button', { type: 'button', 'aria-label': `Copy: ${command}` }, 'Copy');
     copy.addEventListener('click', async () => {
       await navigator.clipboard.writeText(command);
       update($('announcement'), `Copied: ${command}`);
     });
     return [element('p', {}, text), element('p', {}, element('code', {}, command), copy)];
-  }));
+  }), ...wrong.length > shown.length ? [element('p', {}, `and ${wrong.length - shown.length} more`)] : []]);
 }
 
 // Tracks are what this page has seen of running releases, by workload. A reload keeps them.
@@ -338,7 +340,7 @@ function showHistory(key, revision) {
     element('td', {}, row.cells[6], element('br'), row.cells[7]), element('td', {}, ...breakable(row.cells[4])))));
   const shown = rows.find(row => id(row) === revision) ?? (revision ? null : rows[0]);
   update($('changes'), shown?.from ? `Changes of the template, from revision ${shown.from} to ${id(shown)}` : 'Changes of the template');
-  const text = !shown ? '' : shown.from ? shown.diff.trimEnd() || 'No difference.' : 'No earlier revision is kept that was not rolled back.';
+  const text = !shown ? '' : shown.from ? shown.diff.trimEnd() || 'No difference.' : 'No earlier promoted revision is kept.';
   update($('diff'), text, () => text.split('\n').map(l => element('span', { class: { '+': 'plus', '-': 'minus' }[l[0]] ?? '' }, l + '\n')));
 }
 
@@ -369,11 +371,11 @@ function show() {
   update($('scope'), status.scope && status.scope + ':');
   update($('running'), `${running} with a release, ${workloads.size} under hold,`);
   const problem = broken ? 'The dashboard does not answer: reconnecting. If lockstep dashboard was started again, open the URL that it printed.'
-    : status.lost ? `The driver does not answer since ${clock(status.lostSince)}, retrying: ${status.lost}` : '';
+    : status.lost ? `The driver has not answered since ${clock(status.lostSince)}. Retrying: ${status.lost}` : '';
   $('problem').hidden = !problem;
   update($('problem'), problem);
   const shown = route();
-  showBanner([...workloads.values()].filter(w => !shown.key || w.key === shown.key).flatMap(problems).slice(0, maxProblems));
+  showBanner([...workloads.values()].filter(w => !shown.key || w.key === shown.key).flatMap(problems));
   $('list').hidden = shown.key !== '';
   $('detail').hidden = shown.key === '';
   if (shown.key) showDetail(shown); else showList();
