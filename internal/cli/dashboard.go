@@ -18,8 +18,8 @@ import (
 	"github.com/lockstep-rollouts/lockstep/internal/dashboard"
 )
 
-const dashboardAbout = `Serve a web page that shows releases as they run, over time: groups, batches, shares and what is wrong, with histories and changes
-of templates.
+const dashboardAbout = `Serve a web page that shows releases as they run, over time: groups, batches, shares and what is wrong, with each
+workload's history and template diff.
 
 --link adds a page of your own about each workload: {namespace}, {name} and {reason} in its URL are replaced.
 

@@ -44,7 +44,7 @@ var otherwise = map[string]string{
 	"ls":        "lockstep status lists workloads, with -A those of all namespaces",
 	"describe":  "lockstep status NAME shows a workload, lockstep history NAME its releases",
 	"pause":     "a release stays where it is when lockstep release is stopped with Ctrl-C; --no-promote stops it before the promotion",
-	"resume":    "repeat the command lockstep release, which goes on where it was; lockstep promote NAME ends it",
+	"resume":    "run the same lockstep release again: it resumes where it stopped; lockstep promote NAME ends it",
 	"retry":     "repeat the command lockstep release",
 	"rollback":  "lockstep abort NAME ends a running release, lockstep undo NAME restores an earlier template",
 	"cancel":    "lockstep abort NAME rolls back a running release",

@@ -60,8 +60,8 @@ another reason may use it up: the rollback then waits, and lockstep status names
 - Other groups off the stable revision are restarted one at a time beyond them.
 - No group at the stable revision is restarted, and no request moves to a group that is not ready.
 
-Force is recorded with the rollback; a second abort --force adds it to a running one. Repeated, it gives up groups that broke
-meanwhile, once they have been lost for the progress deadline.`,
+Force is recorded with the rollback; a second abort --force adds it to a running one. Run it again to give up groups that broke
+since, once they have been unready for the progress deadline.`,
 		intent:  pb.FinalizeIntent_FINALIZE_INTENT_ROLLBACK,
 		outcome: host.OutcomeRolledBack,
 		state:   pb.State_STATE_ROLLED_BACK,

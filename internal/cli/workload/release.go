@@ -29,7 +29,7 @@ import (
 )
 
 const releaseAbout = `Release the new template of a workload batch by batch, and promote it. The workload is adopted if necessary, but adopt it
-before you change its template: without hold LeaderWorkerSet rolls out a change at once.
+before you change its template: without the hold, LeaderWorkerSet rolls out a change at once.
 
 The next batch, or the promotion, starts once the gates have passed, which are queries to Prometheus, and after --pause. With
 --service and a route each batch gets its share of requests, too. If the template changes, the release starts again at batch 1.

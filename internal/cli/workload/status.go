@@ -24,9 +24,8 @@ import (
 )
 
 const statusAbout = `List the workloads of a namespace, adopted or not, with their states and what they wait for. With NAME, show a workload's release,
-batch and traffic, and a tree of its revisions, batches and groups. It also works without a release. It changes nothing, whatever is
-pending: a driver inside this process is read-only. The exit code reports whether the status could be read, not whether the release
-succeeds.
+batch and traffic, and a tree of its revisions, batches and groups. It also works without a release. It only reads: a driver inside
+this process is read-only. The exit code reports whether the status could be read, not whether the release succeeds.
 
 With --wait it follows the status, and returns 0 once LeaderWorkerSet has observed the template that the API server has when the
 command starts, or a later one, every group runs it and is ready, and no release is in flight. Until then a template that is held
