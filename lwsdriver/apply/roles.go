@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic"
 	disaggregated "sigs.k8s.io/lws/api/disaggregatedset/v1"
+	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/observe"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
@@ -135,16 +136,25 @@ func (a *Applier) removeBounds(ctx context.Context, s *observe.Snapshot) error {
 	}, s.Key)
 }
 
-// scaleChild scales a child. LWS takes a child above its noted number of groups down to it, so the note is raised in the same request.
+// scaleChild scales a child.
 func (a *Applier) scaleChild(ctx context.Context, s *observe.Snapshot, t plan.ScaleChild) (bool, error) {
 	child := s.AddedObjects[t.Name]
 	if child == nil {
 		return false, nil // the next observation decides
 	}
+	return a.patch(ctx, s.Key, childPatch(child, t.Replicas))
+}
+
+// childPatch scales a child. LWS takes a child above its noted number of groups down to it, so the note is raised in the same request.
+func childPatch(child *lws.LeaderWorkerSet, replicas int) *patch {
 	p := newPatch(child, disaggregated.InitialReplicasAnnotationKey)
-	p.add(t.Replicas, "spec", "replicas")
-	if noted, err := strconv.Atoi(child.Annotations[disaggregated.InitialReplicasAnnotationKey]); err == nil && noted < t.Replicas {
-		p.annotate(disaggregated.InitialReplicasAnnotationKey, strconv.Itoa(t.Replicas))
+	p.add(replicas, "spec", "replicas")
+	if noted, err := strconv.Atoi(child.Annotations[disaggregated.InitialReplicasAnnotationKey]); err == nil && noted < replicas {
+		p.annotate(disaggregated.InitialReplicasAnnotationKey, strconv.Itoa(replicas))
 	}
-	return a.patch(ctx, s.Key, p)
+	// LWS copies the role's percentages, which could round to 0 for fewer groups. LWS's webhook refuses that.
+	if pace := child.Spec.RolloutStrategy.RollingUpdateConfiguration; pace != nil {
+		p.setRolling(plan.Pace(*pace, replicas))
+	}
+	return p
 }

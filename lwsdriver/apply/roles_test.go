@@ -11,9 +11,13 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/intstr"
 	dynamicfake "k8s.io/client-go/dynamic/fake"
 	"k8s.io/client-go/kubernetes/fake"
+	"k8s.io/utils/ptr"
+	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/lwstest"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/observe"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 )
@@ -47,5 +51,34 @@ func TestDropBoundsFinalizerKeepsSpec(t *testing.T) {
 	}
 	if diff := cmp.Diff(map[string]any{"spec": spec, "finalizers": []string{"other"}}, map[string]any{"spec": got.Object["spec"], "finalizers": got.GetFinalizers()}); diff != "" {
 		t.Errorf("bounds (-want +got):\n%s", diff)
+	}
+}
+
+// TestScaleChildPace scales children to numbers for which the role's percentages, which LWS copies to them, round to 0. LWS's webhook refuses those.
+func TestScaleChildPace(t *testing.T) {
+	for _, tt := range []struct {
+		name, maxUnavailable string
+		replicas             int
+		want                 intstr.IntOrString
+	}{
+		{"rounds to 0", "25%", 1, intstr.FromInt32(1)},
+		{"rounds to 1", "25%", 4, intstr.FromString("25%")},
+		{"no groups", "25%", 0, intstr.FromString("25%")},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			child := lwstest.StableWorkload()
+			child.Spec.Replicas = ptr.To[int32](2)
+			child.Spec.RolloutStrategy.RollingUpdateConfiguration = &lws.RollingUpdateConfiguration{
+				Partition: ptr.To[int32](0), MaxUnavailable: intstr.FromString(tt.maxUnavailable), MaxSurge: intstr.FromString("0%"),
+			}
+			p := childPatch(observe.StripWorkload(child.DeepCopy()), tt.replicas)
+			got, err := applied(t, p, child)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if pace := got.Spec.RolloutStrategy.RollingUpdateConfiguration; int(*got.Spec.Replicas) != tt.replicas || pace.MaxUnavailable != tt.want {
+				t.Errorf("%d groups, maxUnavailable %s", *got.Spec.Replicas, pace.MaxUnavailable.String())
+			}
+		})
 	}
 }
