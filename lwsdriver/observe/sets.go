@@ -4,6 +4,7 @@
 package observe
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"regexp"
@@ -559,12 +560,20 @@ func (s *Snapshot) RolesToBe() []preflight.Role {
 	return all
 }
 
-// withoutLWSLabels returns the template of a child without the labels that LWS adds to it.
-func withoutLWSLabels(child *lws.LeaderWorkerSet) lws.LeaderWorkerTemplate {
+// withoutLWSLabels returns the template of a child without the labels that LWS adds to it. With spec, it has the label app of the role there, which LWS
+// replaces.
+func withoutLWSLabels(child *lws.LeaderWorkerSet, spec *lws.LeaderWorkerTemplate) lws.LeaderWorkerTemplate {
 	t := *child.Spec.LeaderWorkerTemplate.DeepCopy()
-	for _, pod := range []*corev1.PodTemplateSpec{t.LeaderTemplate, &t.WorkerTemplate} {
-		if pod != nil {
-			maps.DeleteFunc(pod.Labels, func(key, _ string) bool { return preflight.IsLWSLabel(key) })
+	pods := func(t *lws.LeaderWorkerTemplate) []*corev1.PodTemplateSpec {
+		return []*corev1.PodTemplateSpec{cmp.Or(t.LeaderTemplate, &t.WorkerTemplate), &t.WorkerTemplate}
+	}
+	for i, pod := range pods(&t) {
+		maps.DeleteFunc(pod.Labels, func(key, _ string) bool { return preflight.IsLWSLabel(key) })
+		if spec == nil {
+			continue
+		}
+		if app, ok := pods(spec)[i].Labels["app"]; ok {
+			metav1.SetMetaDataLabel(&pod.ObjectMeta, "app", app)
 		}
 	}
 	return t
@@ -572,17 +581,25 @@ func withoutLWSLabels(child *lws.LeaderWorkerSet) lws.LeaderWorkerTemplate {
 
 // ChildrenTemplate returns the template of a revision from the children of a set, to which LWS has copied it. The error has an ErrorReason.
 func (s *Snapshot) ChildrenTemplate(revision string) (t record.Template, err error) {
-	for _, role := range s.Roles {
-		for _, c := range s.Children {
-			if c.Revision == revision && c.Role == role.Name && c.Slice == 0 {
-				t.Roles = append(t.Roles, record.Role{Name: role.Name, Spec: record.Template{LeaderWorkerTemplate: withoutLWSLabels(s.AddedObjects[c.Name])}})
+	// What LWS has replaced is taken from the spec if the children alone do not have the template.
+	for _, replaced := range []bool{false, true} {
+		t.Roles = nil
+		for _, role := range s.Roles {
+			var spec *lws.LeaderWorkerTemplate
+			if i := slices.IndexFunc(s.Set.Specs, func(r disaggregated.DisaggregatedRoleSpec) bool { return r.Name == role.Name }); replaced && i >= 0 {
+				spec = &s.Set.Specs[i].Spec.LeaderWorkerTemplate
 			}
+			for _, c := range s.Children {
+				if c.Revision == revision && c.Role == role.Name && c.Slice == 0 {
+					t.Roles = append(t.Roles, record.Role{Name: role.Name, Spec: record.Template{LeaderWorkerTemplate: withoutLWSLabels(s.AddedObjects[c.Name], spec)}})
+				}
+			}
+		}
+		if rolesRevision(t) == revision {
+			return t, nil
 		}
 	}
 	// A child may have been edited, or lack a role that the set no longer has.
-	if rolesRevision(t) != revision {
-		return t, drivererr.New(pb.ErrorReason_ERROR_REASON_REFERENCE_NOT_FOUND,
-			"the children of %s do not have the template of revision %s as it was in the spec", Object(s.Key), revision)
-	}
-	return t, nil
+	return t, drivererr.New(pb.ErrorReason_ERROR_REASON_REFERENCE_NOT_FOUND,
+		"the children of %s do not have the template of revision %s as it was in the spec", Object(s.Key), revision)
 }

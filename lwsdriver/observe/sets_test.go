@@ -136,6 +136,14 @@ func TestChildrenTemplate(t *testing.T) {
 	if got, err := s.ChildrenTemplate(set.Revision); err != nil || !SameTemplate(got, set.Template()) {
 		t.Errorf("%v, %v", got, err)
 	}
+	// LWS replaces the label app.
+	set.Specs[0].Spec.LeaderWorkerTemplate.WorkerTemplate.Labels["app"] = "model"
+	set.Revision = rolesRevision(set.Template())
+	child.Spec.LeaderWorkerTemplate.WorkerTemplate.Labels["app"] = "llm-prefill"
+	s.Children[0].Revision = set.Revision
+	if got, err := s.ChildrenTemplate(set.Revision); err != nil || !SameTemplate(got, set.Template()) {
+		t.Errorf("with a label app: %v, %v", got, err)
+	}
 	child.Spec.LeaderWorkerTemplate.WorkerTemplate.Spec.Containers[0].Image = "other"
 	if got, err := s.ChildrenTemplate(set.Revision); err == nil {
 		t.Errorf("%v is the template of another revision", got)
