@@ -239,8 +239,10 @@ func scaleDownStable(o Observation) Decision {
 		Message: Counted(o.Stable.existingGroups(), "group of "+o.Stable.Name+" is", "groups of "+o.Stable.Name+" are") + " being deleted",
 	}
 	if o.hasRoles() {
-		d.Message = fmt.Sprintf("the groups of revision %s that are left are being deleted%s", r.StableRevision,
-			o.describeRoles((*pb.Role).GetStable, (*pb.Role).GetReplicas))
+		left := slices.Concat(o.Stable.Groups, o.partnerGroups(o.stableSide()))
+		d.Remedy = deletionRemedy(left)
+		d.Message = fmt.Sprintf("the groups of revision %s that are left are being deleted%s%s", r.StableRevision,
+			o.describeRoles((*pb.Role).GetStable, (*pb.Role).GetReplicas), describeTerminating(left))
 	}
 	scalesDown := o.Stable.Replicas > 0 || o.hasRoles() && !o.drainsRoles() // the entry role may have no groups
 	if o.hasRoles() && o.awaitsNewGroups() {

@@ -56,7 +56,7 @@ func (g Group) isAlive() bool {
 func warnLeftovers(o Observation, d Decision) Decision {
 	for _, w := range o.Leftovers {
 		d.Message += fmt.Sprintf("; %s receives no requests and has been terminating since %s%s. %s",
-			w.Name, clockTime(w.DeletingSince), describeUnready(onePerGroup(w.terminatingGroups())), deletionRemedy(w.Groups))
+			w.Name, clockTime(w.DeletingSince), describeTerminating(w.Groups), deletionRemedy(w.Groups))
 	}
 	return d
 }
@@ -94,7 +94,7 @@ func awaitDeletion(o Observation, d Decision, w Workload) Decision {
 	if left := o.leftoverAt(w).Sub(o.Now); left > 0 {
 		d.Recheck = earliest(d.Recheck, left)
 	}
-	d.Message += describeUnready(onePerGroup(w.terminatingGroups()))
+	d.Message += describeTerminating(w.Groups)
 	return d
 }
 
@@ -120,9 +120,9 @@ func later(a, b time.Time) time.Time {
 	return a
 }
 
-// terminatingGroups returns the groups of which pods are being deleted.
-func (w Workload) terminatingGroups() []Group {
-	return slices.DeleteFunc(slices.Clone(w.Groups), func(g Group) bool { return g.Reason != reasonTerminating })
+// describeTerminating names the groups of which pods are being deleted.
+func describeTerminating(groups []Group) string {
+	return describeUnready(onePerGroup(slices.DeleteFunc(slices.Clone(groups), func(g Group) bool { return g.Reason != reasonTerminating })))
 }
 
 // reasonTerminating is the reason of a group whose pod is being deleted.

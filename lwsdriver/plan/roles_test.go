@@ -524,6 +524,16 @@ func TestRolesDrainInOrder(t *testing.T) {
 	if o.stableDrained() {
 		t.Error("the old groups count as gone while decode exists")
 	}
+	o.Children[0].Groups = []Group{stuckGroup("llm-old-prefill-3")}
+	if d := scaleDownStable(Judge(o)); !strings.Contains(d.Message, "pod llm-old-prefill-3: is being deleted on node n") ||
+		!strings.Contains(d.Remedy, "kubectl delete pod llm-old-prefill-3 --force") {
+		t.Errorf("what keeps the last old groups: %q, %q", d.Message, d.Remedy)
+	}
+}
+
+// stuckGroup is a group whose leader is being deleted on a node that is lost.
+func stuckGroup(leader string) Group {
+	return Group{Leader: leader, Pod: leader, Revision: "lws", Terminating: true, Pods: 1, Reason: reasonTerminating, Message: "is being deleted on node n", LostAt: noon}
 }
 
 // The policy has the order in which roles are removed. Those that it does not name go before.
