@@ -60,7 +60,13 @@ func promote(o Observation, s Progress) Decision {
 // rollBack returns groups that a promotion or a batch has updated to the stable revision. LWS rolls groups only to the
 // template in the spec; if that is another one, the groups are restarted.
 func rollBack(o Observation, s Progress) Decision {
-	if d := awaitWithdrawnInPlace(o); d != nil {
+	now := o.Stable.Revision
+	first := now == "" && !slices.ContainsFunc(o.Stable.Groups, Group.isAlive) // the stable template was restored for the first groups
+	restarts := now != o.Record.Release.StableRevision && !first
+	if held := o.holdWithSurge(); restarts && (!record.SameRolling(o.Stable.Rolling, held) || !record.SameRolling(o.Record.LastSet(), held)) {
+		return beginRestarts(o) // before every wait below, during which LWS would roll
+	}
+	if d := cmp.Or(restorePartition(o), awaitWithdrawnInPlace(o)); d != nil {
 		return *d
 	}
 	// Requests that the stable groups can't take yet must not keep these from being repaired.
@@ -70,11 +76,10 @@ func rollBack(o Observation, s Progress) Decision {
 	if d := repairAdded(o); d != nil {
 		return *d
 	}
-	now := o.Stable.Revision
 	switch {
-	case now == "" && !slices.ContainsFunc(o.Stable.Groups, Group.isAlive):
-		return waitForLWS(o) // the stable template was restored for the first groups
-	case now != o.Record.Release.StableRevision:
+	case first:
+		return waitForLWS(o)
+	case restarts:
 		return restartOffRevision(o, s)
 	}
 	if d := restartBlocking(o, s); d != nil {

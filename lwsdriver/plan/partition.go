@@ -45,15 +45,30 @@ func advancePartition(o Observation, s Progress) Decision {
 	return judgeBatch(o, s, v, o.Stable.Wanted(o.Stable.Replicas-s.Planned))
 }
 
-// stopBatch sets the hold before LWS rolls to a template that is not released, where no admission policy has. Nil means that LWS may continue.
+// stopBatch sets the hold before LWS rolls to a template that is not released, where no admission policy has, and restores the partition of a
+// batch. Nil means that LWS may continue.
 func stopBatch(o Observation) *Decision {
 	r := o.Record.Release
+	if o.Stable.Revision == r.UpdateRevision && r.UpdateRevision != "" {
+		return restorePartition(o)
+	}
 	a := repairHold(o)
-	if a == nil || o.Stable.Revision == r.UpdateRevision && r.UpdateRevision != "" {
+	if a == nil {
 		return nil
 	}
 	a.Why = "the template changed: hold"
 	return ptr.To(writeStable(*a, ReasonNewRevision))
+}
+
+// restorePartition restores the partition that another client has lowered, so that LWS rolls no group that the driver has not asked for. Nil
+// means that none has.
+func restorePartition(o Observation) *Decision {
+	last := o.Record.LastSet()
+	next := Pace(last, o.Stable.Replicas)
+	if next.Partition = last.Partition; ptr.Deref(o.Stable.Rolling.Partition, 0) >= ptr.Deref(next.Partition, 0) {
+		return nil
+	}
+	return ptr.To(writeStable(SetStable{Record: *o.Record, Rolling: &next, Why: "restore the partition, which was changed"}, ReasonHoldDrifted))
 }
 
 // restartAbandoned restarts the groups of a revision that is no longer released at the stable one, before the release starts

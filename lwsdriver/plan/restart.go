@@ -71,14 +71,10 @@ func beginRestarts(o Observation) Decision {
 	}, ReasonRestarting)
 }
 
-// restartOffRevision restores the stable revision while the template in the spec is another one. Under the hold a group is recreated at the
+// restartOffRevision restores the stable revision while the template in the spec is another one, and held. Under the hold a group is recreated at the
 // revision that the StatefulSet completed last. Once that is not the stable revision, only the stable template helps, if the record has it.
 func restartOffRevision(o Observation, s Progress) Decision {
 	r := o.Record.Release
-	held := o.holdWithSurge()
-	if !record.SameRolling(o.Stable.Rolling, held) || !record.SameRolling(o.Record.LastSet(), held) {
-		return beginRestarts(o)
-	}
 	offRevision := o.groupsOffRevision()
 	canRestore := o.Stable.Revision == r.UpdateRevision && r.StableTemplate != nil // the template in the spec is the release's own
 	surge := func(g Group) bool { return g.Revision != "" && g.Index >= o.Stable.Replicas }

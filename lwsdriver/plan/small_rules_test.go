@@ -358,9 +358,12 @@ func (w *world) breachOfDriver(before *state, d Decision, after *state) string {
 	return ""
 }
 
-// untrue returns what a decision says that is not so, or "".
+// untrue returns what a decision says that is not so, or that it does not restore the hold first, or "".
 func (w *world) untrue(s *state, d Decision) string {
 	r := w.release(s)
+	if _, holds := d.Action.(SetStable); !holds && w.unheld(s) {
+		return fmt.Sprintf("rule 11: the hold stays overwritten in phase %s, %s: %s", r.Phase, d.Reason, d.Message)
+	}
 	off := func(revision string) bool {
 		return slices.ContainsFunc(s.own.groups[:s.own.replicas], func(m member) bool {
 			return m.revision != 0 && m.revision != revisionOf(revision) && (m.fault != terminating || !w.forced(s))
@@ -619,10 +622,22 @@ func (w *world) unsettled(s *state, d Decision) string {
 	return ""
 }
 
-// unheld reports whether LeaderWorkerSet may roll every group, although only batches of a release were asked for.
+// unheld reports whether LeaderWorkerSet may roll more groups than the batches of a release ask for, or to a template that a rollback withdraws.
 func (w *world) unheld(s *state) bool {
 	r := w.release(s)
-	return r != nil && r.Phase == record.Progressing && !w.inPlace() && !record.SameRolling(w.rollingOf(&s.own), record.Hold())
+	if r == nil {
+		return false
+	}
+	is, last := w.rollingOf(&s.own), w.recordOf(s).LastSet()
+	switch {
+	case r.Phase == record.Progressing && w.inPlace():
+		return ptr.Deref(is.Partition, 0) < ptr.Deref(last.Partition, 0)
+	case r.Phase == record.Progressing:
+		return !record.SameRolling(is, record.Hold())
+	case r.Phase == record.RollingBack:
+		return s.own.template != revisionOf(r.StableRevision) && s.own.leaders.exists && !isHold(is)
+	}
+	return false
 }
 
 // serves reports whether, without routes, a group of a set gets requests.
