@@ -270,6 +270,7 @@ func (g *Groups) recompute(set types.NamespacedName, e *groupEntry) {
 			firstUnready = pod.since
 		}
 		sameRevision = sameRevision && pod.Revision == pods[0].Revision
+		next.TerminatingReady = next.TerminatingReady || pod.terminatingReady
 	}
 	next.ReadyPods = ready
 	next.ReadySince = lastReady

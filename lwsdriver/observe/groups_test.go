@@ -207,6 +207,9 @@ func (b *groupFixture) look(line, minReady string) string {
 	if g.Terminating {
 		told += ", terminating"
 	}
+	if g.TerminatingReady {
+		told += ", available to LeaderWorkerSet"
+	}
 	if !g.Ready {
 		told += fmt.Sprintf("\n  %s: pod %s %s", g.Reason, g.Pod, g.Message)
 	}

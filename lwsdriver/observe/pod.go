@@ -49,9 +49,10 @@ type Pod struct {
 	// labelled is the rollout that its labels name, shared by all pods with the same labels. Zero means none.
 	labelled unique.Handle[plan.RolloutLabels]
 
-	ready           bool
-	since           time.Time // when it became ready, or when it ceased to be
-	reason, message string    // why it is not ready
+	ready            bool
+	terminatingReady bool      // it is being deleted, and has the condition Ready
+	since            time.Time // when it became ready, or when it ceased to be
+	reason, message  string    // why it is not ready
 
 	exit *exit // nil: none of its containers has failed, or it is being deleted
 }
@@ -79,6 +80,9 @@ func NewPod(pod *corev1.Pod) *Pod {
 	v.size, _ = strconv.Atoi(pod.Annotations[lws.SizeAnnotationKey])
 	v.subdomain = subdomainOf(pod)
 	v.ready, v.since = podReady(pod)
+	if v.Terminating {
+		v.ready, v.terminatingReady = false, v.ready
+	}
 	if !v.ready {
 		v.reason, v.message = podObstacle(pod)
 		v.reason, v.message = intern(Shorten(v.reason, maxPodReason)), intern(Shorten(v.message, maxPodMessage))
@@ -139,19 +143,21 @@ func stripMeta(m *metav1.ObjectMeta) metav1.ObjectMeta {
 	}
 }
 
-// podReady reports whether the pod serves, and since when. A pod that is being deleted does not: its endpoints are removed.
-func podReady(pod *corev1.Pod) (bool, time.Time) {
+// podReady reports whether the pod is ready by its condition, and since when it serves or not. A pod that is being deleted does not: its endpoints
+// are removed.
+func podReady(pod *corev1.Pod) (ready bool, since time.Time) {
+	since = pod.CreationTimestamp.Time
+	for _, c := range pod.Status.Conditions {
+		if c.Type == corev1.PodReady {
+			ready, since = c.Status == corev1.ConditionTrue && pod.Status.Phase == corev1.PodRunning, c.LastTransitionTime.Time
+		}
+	}
 	if pod.DeletionTimestamp != nil {
 		// The timestamp is when the grace period ends.
 		grace := time.Duration(ptr.Deref(pod.DeletionGracePeriodSeconds, 0)) * time.Second
-		return false, pod.DeletionTimestamp.Add(-grace)
+		since = pod.DeletionTimestamp.Add(-grace)
 	}
-	for _, c := range pod.Status.Conditions {
-		if c.Type == corev1.PodReady {
-			return c.Status == corev1.ConditionTrue && pod.Status.Phase == corev1.PodRunning, c.LastTransitionTime.Time
-		}
-	}
-	return false, pod.CreationTimestamp.Time
+	return ready, since
 }
 
 // podObstacle returns why a pod is not ready, with Kubernetes' own reason and message if it has some.

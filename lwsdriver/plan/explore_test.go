@@ -114,12 +114,16 @@ func (w *world) next(s *state, disturb int, steps []step) []step {
 	for at := range uint8(2) {
 		for i := range s.set(at).groups {
 			after = *s
-			if m := &after.set(at).groups[i]; m.revision != 0 && !m.ready && m.broken != m.revision && m.fault < nodeLost {
+			if m := &after.set(at).groups[i]; m.revision != 0 && !m.ready && m.broken != m.revision && m.fault < evicted {
 				w.ready(m)
 				if w.routed {
 					after.selectors = w.of[s.objects].selectors // the endpoints controller adds a leader by the selectors of that time
 				}
 				add(act{do: actReady, set: at, index: uint8(i)}, after, Decision{})
+			} else if m.fault == evicted {
+				after.set(at).remove(i)
+				w.collect(&after)
+				add(act{do: actStop, set: at, index: uint8(i)}, after, Decision{})
 			}
 		}
 	}
@@ -224,7 +228,7 @@ func disturbances(w *world, s *state) []act {
 				all = append(all, act{do: do, set: at, index: uint8(i)})
 			}
 			if w.nodes {
-				all = append(all, act{do: actLoseWorker, set: at, index: uint8(i)}, act{do: actLoseNode, set: at, index: uint8(i)})
+				all = append(all, act{do: actLoseWorker, set: at, index: uint8(i)}, act{do: actLoseNode, set: at, index: uint8(i)}, act{do: actEvict, set: at, index: uint8(i)})
 			}
 			if w.routed && (at == 1 || w.inPlace()) {
 				all = append(all, act{do: actLabel, set: at, index: uint8(i)})

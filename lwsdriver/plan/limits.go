@@ -401,7 +401,7 @@ func limitService(o Observation, action Action) *Decision {
 }
 
 // limitRoll: LWS may replace a group only once no restart by a driver is in flight, so that every group exists, and every ready group is
-// able to receive requests: LWS counts a ready group as available, whether or not the Service leads to it.
+// able to receive requests: LWS counts a ready group as available, whether or not it is being deleted and the Service leads to it.
 func limitRoll(o Observation, action Action) *Decision {
 	a, ok := action.(SetStable)
 	if !ok || a.Rolling == nil || !o.lowersPartition(*a.Rolling) {
@@ -411,7 +411,7 @@ func limitRoll(o Observation, action Action) *Decision {
 		return nil // there is none to replace
 	}
 	for g := range o.Stable.Wanted(0) {
-		if missing := g.Revision == "" || g.Terminating && g.Restarts > 0; !missing {
+		if missing := g.Revision == "" || g.TerminatingReady || g.Terminating && g.Restarts > 0; !missing {
 			continue
 		}
 		since := later(later(g.LostAt, o.release().PhaseAt), o.Waiting.Since)

@@ -180,6 +180,8 @@ type Group struct {
 	WarmUp *Answer `json:"warmUp,omitzero"`
 	// Terminating is true while the leader is being deleted.
 	Terminating bool `json:"terminating,omitzero"`
+	// TerminatingReady is true while a pod that is being deleted still has the condition Ready, by which LWS takes the group for available.
+	TerminatingReady bool `json:"terminatingReady,omitzero"`
 	// Restarts is how often the driver has restarted the group without changing its revision.
 	Restarts int `json:"restarts,omitzero"`
 	// Rollouts are the distinct rollout labels of its pods, except for those being deleted. Nil means that none has any.

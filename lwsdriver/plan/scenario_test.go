@@ -34,7 +34,7 @@ import (
 //	policy [style=S] [threshold=Q] [deadline=D] [min-ready=D] [scale-down-delay=D] [adopt] [rollout=ID batches=Q,Q]
 //	canary NAME replicas=N carries=R [revision=R] [target=T] [deleting[=AGE] [lingers]] [no-finalizer] [drifted] [orphaned]
 //	groups FIRST[-LAST] [revision=R] [ready=AGE] [first=AGE] [lost=AGE] [reason=REASON] [serving] [rollouts=ID/BATCH,-]
-//	  [terminating] [restarts=N]
+//	  [terminating[=ready]] [restarts=N]
 //	traffic [requested=N [for=N]] [isolated] [prepared] [weight=N] [seen=N] [stable=N] [pods=I,J] [leaking] [endpoints-lag] [handed-over]
 //	  [gone | blocked | unread]
 //	history REVISION [number=N [at=AGE] [by=MANAGER] [release=ID owner=O] [outcome=Promoted|RolledBack ended=AGE] [problem=TEXT]] | history unread
@@ -483,6 +483,7 @@ func parseGroups(l line, w *Workload, minReady time.Duration) []Group {
 		}
 		g.LostAt, g.Serving = l.age("lost"), l.has("serving")
 		g.Terminating, g.Restarts = l.has("terminating"), l.number("restarts", 0)
+		g.TerminatingReady = l.attrs["terminating"] == "ready"
 		g.Rollouts = parseRollouts(l.attrs["rollouts"])
 		out = append(out, g)
 	}

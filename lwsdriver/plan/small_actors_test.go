@@ -27,7 +27,7 @@ type act struct {
 func (a act) String() string {
 	s := a.do
 	switch a.do {
-	case actReady, actLose, actKill, actBreak, actRepair, actLoseWorker, actLoseNode, actWarmUp:
+	case actReady, actLose, actKill, actBreak, actRepair, actLoseWorker, actLoseNode, actWarmUp, actEvict, actStop:
 		s += fmt.Sprintf(" %s-%d", [...]string{"own", "added"}[a.set], a.index)
 	case actReconcile, actRun:
 		s += " " + [...]string{"own", "added"}[a.set]
@@ -98,6 +98,8 @@ const (
 	actAccept      = "accept"
 	actLoseWorker  = "lose worker"
 	actLoseNode    = "lose node"
+	actEvict       = "evict"
+	actStop        = "stop"
 	actWarmUp      = "warm up"
 	actSilence     = "leaders fall silent"
 	actAnswer      = "leaders answer"
@@ -336,7 +338,7 @@ func (w *world) reconcile(s *lwset) {
 	}
 	states := w.states[:l.replicas]
 	for i := range states {
-		states[i] = native.ReplicaState{Ready: s.groups[i].ready, Updated: s.groups[i].revision == s.template && s.groups[i].revision != 0}
+		states[i] = native.ReplicaState{Ready: s.groups[i].ready || s.groups[i].fault == evicted, Updated: s.groups[i].revision == s.template && s.groups[i].revision != 0}
 	}
 	updated := l.update != s.template
 	next := limits.Reconcile(native.Leaders{
@@ -403,7 +405,7 @@ func (w *world) update(s *lwset) {
 	}
 	for i := int(l.replicas) - 1; i >= int(l.partition); i-- {
 		m := &s.groups[i]
-		isOld := m.revision != l.update && m.revision != 0 && m.fault != terminating
+		isOld := m.revision != l.update && m.revision != 0 && m.fault != terminating && m.fault != evicted
 		switch {
 		case isOld && !m.ready:
 			s.remove(i)
@@ -473,8 +475,11 @@ func (w *world) pass(s *state, long, quiet bool) {
 			later(&m.since)
 			later(&m.first)
 			later(&m.lost)
-			if m.fault == nodeLost {
+			switch {
+			case m.fault == nodeLost:
 				m.fault = terminating // Kubernetes evicts them
+			case m.fault == evicted && long:
+				set.remove(i)
 			}
 			m.busy = m.busy && (!long || !s.silent) // the drain gives up
 			if m.ready {
@@ -693,6 +698,11 @@ func (w *world) disturb(s *state, a act) bool {
 		if m.ready {
 			lose(m)
 			m.fault, m.hurt = workerUnready, true
+		}
+	case actEvict:
+		if m.ready {
+			lose(m)
+			m.fault, m.hurt = evicted, true
 		}
 	case actLoseNode:
 		if m.revision != 0 && m.fault < nodeLost {

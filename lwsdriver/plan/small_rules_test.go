@@ -314,6 +314,8 @@ func (w *world) breachOfDriver(before *state, d Decision, after *state) string {
 		switch {
 		case to < from && before.restarting && before.own.existing() < int(before.own.replicas) && before.own.existsFrom(int(to)):
 			return "rule 12: LeaderWorkerSet may roll while a group that was restarted does not exist"
+		case to < from && before.own.existsFrom(int(to)) && slices.ContainsFunc(before.own.groups[:before.own.replicas], func(m member) bool { return m.fault == evicted }):
+			return "rule 5: LeaderWorkerSet may roll while it takes a group for available that is being deleted"
 		case to < from && late != 0:
 			return fmt.Sprintf("rule 5: LeaderWorkerSet may roll, and the endpoints of the Service lack groups %03b, which it counts as available", late)
 		case a.Replicas != nil && *a.Replicas == 0 && w.requests(&before.own) > 0:

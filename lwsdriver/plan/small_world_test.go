@@ -100,6 +100,7 @@ type fault uint8
 const (
 	sound         fault = iota
 	workerUnready       // its leader is ready, and may get requests
+	evicted             // its pods are being deleted, and still have the condition Ready
 	nodeLost            // its pods stay until the node is back
 	terminating         // so they do, and Kubernetes deletes them
 )
@@ -521,7 +522,7 @@ func (w *world) observeSet(s *lwset, name string, at int) Workload {
 		}
 		g := Group{
 			Index: i, Leader: leaderNames[name][i], Revision: m.revision.String(), Pods: 1, FirstReady: m.first.at(), LostAt: m.lost.at(),
-			Serving: m.serving, Restarts: int(m.restarts), Terminating: m.fault == terminating,
+			Serving: m.serving, Restarts: int(m.restarts), Terminating: m.fault == terminating || m.fault == evicted, TerminatingReady: m.fault == evicted,
 		}
 		if m.warm {
 			g.WarmUp = &warmed
@@ -531,7 +532,7 @@ func (w *world) observeSet(s *lwset, name string, at int) Workload {
 			g.Ready, g.ReadySince, g.ReadyPods = true, m.since.at(), 1
 		case m.revision == 0:
 			g.Pod, g.Reason, g.Message = g.Leader, ReasonPodMissing, "has not been created yet"
-		case m.fault == terminating:
+		case g.Terminating:
 			g.Pod, g.Reason, g.Message = g.Leader, reasonTerminating, "is being deleted on node n"
 		case m.broken == m.revision:
 			g.Pod, g.Reason, g.Message = g.Leader, "CrashLoopBackOff", "container server: CrashLoopBackOff"

@@ -188,14 +188,14 @@ var release = []string{actEdit, actBegin, actBatch, actWeight, actBatch, actWeig
 var hosting = []string{actBegin, actBatch, actWeight, actPromote, actRollBack, actForce, actHeaders, actMirror, actStrict, actDisown, actAdopt, actUndo, actEdit}
 
 var byThemselves = []string{
-	actDrive, actReconcile, actRun, actEndpoints, actGateway, actDrain, actReady, actCaches, actWait, actWaitLong, actLate,
+	actDrive, actReconcile, actRun, actEndpoints, actGateway, actDrain, actReady, actStop, actCaches, actWait, actWaitLong, actLate,
 	actRepair, actLWSUp, actGatewayUp, actPickerUp, actAccept, actAnswer, actWarmUp, actScan, actAdmit,
 }
 
 var disturbing = []string{
 	actScale, actAutoscale, actDecide, actScaleAdded, actEditAdded, actDeleteAdded, actLose, actKill, actBreak, actRevert, actEndSplit, actUnhold,
 	actLWSDown, actGatewayDown, actPickerDown, actRestart, actPace, actForget, actOldObject, actLabel, actUnserve, actRefuse,
-	actLoseWorker, actLoseNode, actSilence, actFull, actUnscan,
+	actLoseWorker, actLoseNode, actEvict, actSilence, actFull, actUnscan,
 }
 
 // randomConfig returns a world that may be larger than those of [runs].
