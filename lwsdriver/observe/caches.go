@@ -131,9 +131,9 @@ func (c *Caches) addedWorkloads(stable types.NamespacedName) []*lws.LeaderWorker
 
 // revisionsOf returns LWS's ControllerRevisions of a workload.
 func (c *Caches) revisionsOf(w *lws.LeaderWorkerSet) []*revisionView {
-	// A recreated workload has the revisions of the deleted one, too, until garbage collection deletes these.
+	// A recreated workload has the revisions of the deleted one, too, until garbage collection deletes these. Orphaned ones LWS continues to use.
 	return slices.DeleteFunc(informer.List[*revisionView](c.revisions, setRevisionIndex, KeyOf(w).String()),
-		func(r *revisionView) bool { return r.owner != w.UID })
+		func(r *revisionView) bool { return r.owner != "" && r.owner != w.UID })
 }
 
 // newestRevision returns the newest of those ControllerRevisions that match, nil if none does.

@@ -4,6 +4,7 @@
 package observe
 
 import (
+	"slices"
 	"testing"
 	"time"
 
@@ -11,6 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/utils/ptr"
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/lwstest"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
@@ -98,5 +100,28 @@ func TestRevisionMatchesTemplate(t *testing.T) {
 	w.Spec.LeaderWorkerTemplate.WorkerTemplate.Spec.Containers[0].Image = "vllm:3"
 	if other, err := digestOf(w.Spec.LeaderWorkerTemplate, nil); err != nil || v.digest == other {
 		t.Errorf("the revision matches another template (%v)", err)
+	}
+}
+
+// After a deletion that orphans, LWS continues to use the revisions of a workload that is recreated, and never owns them again.
+func TestOrphanedRevisionsAreThoseOfTheRecreatedWorkload(t *testing.T) {
+	w := lwstest.StableWorkload()
+	for _, tt := range []struct {
+		name   string
+		owners []metav1.OwnerReference
+		want   []string
+	}{
+		{"orphaned", nil, []string{"a"}},
+		{"of the workload before, which garbage collection deletes", []metav1.OwnerReference{{UID: "before", Controller: ptr.To(true)}}, []string{}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			b := newFixture(t, w)
+			r := lwstest.Revision(t, w, "a")
+			r.OwnerReferences = tt.owners
+			lwstest.UpdateCache(t, b.Caches.revisions, stripRevision(r))
+			if got := b.Caches.recordedRevisions(w); !slices.Equal(got, tt.want) {
+				t.Errorf("the revisions of the workload are %q, not %q", got, tt.want)
+			}
+		})
 	}
 }
