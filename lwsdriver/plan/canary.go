@@ -80,10 +80,11 @@ func repairAdded(o Observation) *Decision {
 
 // scaleAdded returns the decision to give an added workload a number of groups.
 func scaleAdded(c Workload, groups int, target *record.Target) Decision {
-	return Decision{
+	d := Decision{
 		Action: ScaleCanary{Name: c.Name, Replicas: groups, Target: target}, Reason: ReasonScaling,
 		Message: fmt.Sprintf("%s is being scaled to %s", c.Name, Counted(groups, "group", "groups")),
 	}
+	return d.nameReverter("the number of groups of "+c.Name, c.ScaledBy)
 }
 
 // awaitScalable returns what to wait for before the canary is scaled: isolation before it grows; before it shrinks, that the

@@ -4,6 +4,7 @@
 package plan
 
 import (
+	"cmp"
 	"fmt"
 	"path/filepath"
 	"reflect"
@@ -32,7 +33,7 @@ import (
 //	  [began-with=N]
 //	  [successor=NAME groups=N]] [known-as=NAME] [succeeded] [owner=O]
 //	policy [style=S] [threshold=Q] [deadline=D] [min-ready=D] [scale-down-delay=D] [adopt] [rollout=ID batches=Q,Q]
-//	canary NAME replicas=N carries=R [revision=R] [target=T] [deleting[=AGE] [lingers]] [no-finalizer] [drifted] [orphaned]
+//	canary NAME replicas=N carries=R [revision=R] [target=T] [deleting[=AGE] [lingers]] [no-finalizer] [drifted] [orphaned] [scaled-by=MANAGER]
 //	groups FIRST[-LAST] [revision=R] [ready=AGE] [first=AGE] [lost=AGE] [reason=REASON] [serving] [rollouts=ID/BATCH,-]
 //	  [terminating[=ready]] [restarts=N]
 //	traffic [requested=N [for=N]] [isolated] [prepared] [weight=N] [seen=N] [stable=N] [pods=I,J] [leaking] [endpoints-lag] [handed-over]
@@ -329,7 +330,7 @@ func parseWorkload(l line) Workload {
 		w.DeletingSince = l.age("deleting")
 	}
 	if l.word == "canary" {
-		w.ScaledBy = record.FieldManager
+		w.ScaledBy = cmp.Or(l.attrs["scaled-by"], record.FieldManager)
 		w.HasFinalizer, w.Lingers, w.Orphaned = !l.has("no-finalizer"), l.has("lingers"), l.has("orphaned")
 		if !l.has("revision") {
 			w.Revision = w.Carries
