@@ -88,9 +88,9 @@ func (o Observation) stableNeedsFresh(a SetStable) bool {
 	from, to := phaseOf(o.release()), phaseOf(a.Record.Release)
 	replaces := a.Rolling != nil && o.lowersPartition(*a.Rolling)
 	switch to {
-	// An abort is always accepted. Only a later write that lets LWS replace groups has to rest on what is known.
+	// An abort is always accepted, since it lets LWS replace no group.
 	case record.RollingBack:
-		return from == to && replaces
+		return replaces
 	// The rollback would be declared complete, and the canary deleted, by groups that may be gone.
 	case record.CleaningUp:
 		return from == record.RollingBack

@@ -453,9 +453,9 @@ func (w *world) breachOfStale(as *state) string {
 		return fmt.Sprintf("rule 13: phase %s, then %s: %s by a stale cache", is, next, d.Action)
 	case next != is && slices.Contains([]record.Phase{record.Promoting, record.Standby, record.HandingOver, record.Promoted}, next):
 		return fmt.Sprintf("rule 13: phase %s becomes %s by a stale cache", is, next)
-	case is != next && next == record.RollingBack: // the way back protects
 	case w.rollingOf(&after.own).Partition != nil && *w.rollingOf(&after.own).Partition < ptr.Deref(w.rollingOf(&s.own).Partition, 0):
 		return "rule 13: LeaderWorkerSet may replace groups by a stale cache: " + d.Action.String()
+	case is != next && next == record.RollingBack: // the way back protects
 	case after.added.replicas < s.added.replicas, after.own.replicas < s.own.replicas, after.own.existing() < s.own.existing(),
 		after.added.deleting && !s.added.deleting, s.added.exists && !after.added.exists:
 		return "rule 13: groups are removed by a stale cache: " + d.Action.String()

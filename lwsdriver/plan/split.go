@@ -238,10 +238,10 @@ func (o Observation) awaitSplit(v traffic.View) *Decision {
 }
 
 // returnPace returns the configuration under which LWS rolls back to the stable template: the hold until requests have left the updated groups
-// and reach the ready ones. Requests move only once the record says that the release rolls back.
+// and reach the ready ones, as far as fresh caches confirm. Requests move only once the record says that the release rolls back.
 func (o Observation) returnPace(saved rolling) rolling {
 	pace := o.rollingPace(saved)
-	if awaitWithdrawnInPlace(o) != nil || limitRoll(o, SetStable{Rolling: &pace}) != nil {
+	if o.whatIsUnknown() != nil || awaitWithdrawnInPlace(o) != nil || limitRoll(o, SetStable{Rolling: &pace}) != nil {
 		return record.Hold()
 	}
 	return pace
