@@ -148,7 +148,7 @@ func (d Disown) decide(o Observation) (Decision, error) {
 		return Decision{}, err
 	}
 	// Without its record an outcome would never reach the history.
-	if InFlight(o) || o.recordsOutcome() {
+	if InFlight(o) && !o.mayGiveUp() || o.recordsOutcome() {
 		return Decision{}, inProgress(o, "release %q of %s is not over: promote it or roll it back first", o.release().ID, o.objectName())
 	}
 	if b := o.Bounds; o.release() == nil && b != nil && b.Routes != "" && o.trafficDrifted() { // they alone name the routes

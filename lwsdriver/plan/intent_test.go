@@ -116,3 +116,31 @@ func TestFirstHoldKeepsSurge(t *testing.T) {
 		}
 	}
 }
+
+// A rollback that restarts do not complete can be given up, as its message says, once nothing but its groups is left of the release.
+func TestDisownGivesUpAFailedRollback(t *testing.T) {
+	for _, tt := range []struct {
+		name, more string
+		accepted   bool
+	}{
+		{"restarted in vain", "groups 3 revision=B ready=2s restarts=3", true},
+		{"about to be restarted", "groups 3 revision=B ready=2s", false},
+		{"its canary exists", "groups 3 revision=B ready=2s restarts=3\ncanary vllm-b replicas=1 carries=B", false},
+		{"its requests are routed", "groups 3 revision=B ready=2s restarts=3\ntraffic isolated prepared stable=3 pods=3", false},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			o := observed(t, `policy style=PARTITION
+workload vllm replicas=4 revision=C hold
+record phase=RollingBack stable=A update=B since=1m set=hold
+groups 0-2 revision=A ready=2h
+`+tt.more)
+			d, err := Decide(o, Disown{})
+			if _, accepted := d.Action.(RemoveRecord); accepted != tt.accepted || accepted == (err != nil) {
+				t.Errorf("%v, %v", d.Action, err)
+			}
+			if promised := strings.Contains(reconcile(o).Message, "or disown"); promised != tt.accepted {
+				t.Errorf("the message is %q", reconcile(o).Message)
+			}
+		})
+	}
+}

@@ -76,7 +76,7 @@ func beginRestarts(o Observation) Decision {
 func restartOffRevision(o Observation, s Progress) Decision {
 	r := o.Record.Release
 	offRevision := o.groupsOffRevision()
-	canRestore := o.Stable.Revision == r.UpdateRevision && r.StableTemplate != nil // the template in the spec is the release's own
+	canRestore := o.restoresTemplate()
 	surge := func(g Group) bool { return g.Revision != "" && g.Index >= o.Stable.Replicas }
 	notUpdated := func(g Group) bool { return g.atRevision(r.StableRevision) || surge(g) }
 	inVain := slices.ContainsFunc(offRevision, restartsExhausted)
@@ -95,14 +95,30 @@ func restartOffRevision(o Observation, s Progress) Decision {
 		if d := reconcileAutoscalers(o); d != nil {
 			return *d
 		}
-		return Decision{
+		d := Decision{
 			State: pb.State_STATE_FAILED, Reason: ReasonMixedRevisions,
 			Message: fmt.Sprintf("the groups of %s are at revisions %s, but only %s is expected, and restarts do not change them: restore "+
-				"the template of revision %[3]s to have them rolled back, or disown the workload to have LeaderWorkerSet roll them to "+
-				"its present template", o.Stable.Name, strings.Join(o.StableRevisions(), ", "), r.StableRevision),
+				"the template of revision %[3]s to have them rolled back", o.Stable.Name, strings.Join(o.StableRevisions(), ", "), r.StableRevision),
 		}
+		if o.mayGiveUp() {
+			d.Message += ", or disown the workload to have LeaderWorkerSet roll them to its present template"
+		}
+		return d
 	}
 	return restart(o, s, offRevision, ReasonRestarting)
+}
+
+// restoresTemplate reports whether the driver may restore the stable template: the one in the spec is the release's own.
+func (o Observation) restoresTemplate() bool {
+	r := o.release()
+	return o.Stable.Revision == r.UpdateRevision && r.StableTemplate != nil
+}
+
+// mayGiveUp reports whether a rollback that restarts do not complete may end by Disown: nothing but its groups is left of the release.
+func (o Observation) mayGiveUp() bool {
+	r := o.release()
+	inVain := r != nil && r.Phase == record.RollingBack && !o.hasRoles() && o.Stable.Revision != r.StableRevision && !o.restoresTemplate()
+	return inVain && slices.ContainsFunc(o.groupsOffRevision(), restartsExhausted) && len(o.Added) == 0 && !o.trafficDrifted()
 }
 
 // awaitRestored completes the rollback when every group is at the stable revision and available.
