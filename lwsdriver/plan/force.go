@@ -153,5 +153,8 @@ func (o Observation) heldUpBy(what, force string) string {
 	if broken > 1 {
 		who += fmt.Sprintf(", with %d more", broken-1)
 	}
-	return fmt.Sprintf("%s, %s: repair it, or run lockstep abort --force to %s", who, what, force)
+	return fmt.Sprintf("%s, %s: repair it, or run %s to %s", who, what, o.forcedAbort(), force)
 }
+
+// forcedAbort returns the command.
+func (o Observation) forcedAbort() string { return "lockstep abort " + o.inCommands() + " --force" }

@@ -155,12 +155,12 @@ func (b Begin) checkHandover(o Observation) error {
 	case !b.handsOver():
 	case i.AppliedBy != "":
 		return drivererr.New(pb.ErrorReason_ERROR_REASON_FOREIGN_OWNER,
-			"%s is applied by a tool (it carries %s), which would recreate it after BLUE_PROMOTION_ADOPT has deleted it: "+
-				"promote with BLUE_PROMOTION_IN_PLACE, which keeps the object", o.objectName(), i.AppliedBy)
+			"%s is applied by a tool (it carries %s), which would recreate it after a handover has deleted it: "+
+				"promote in place (blue_green.promotion of the policy), which keeps the object", o.objectName(), i.AppliedBy)
 	case i.VolumeClaims > 0:
 		return drivererr.New(pb.ErrorReason_ERROR_REASON_UNSUPPORTED,
 			"%s has %d volumeClaimTemplates, and the data in its volumes would be lost, since the new object has volumes of "+
-				"its own: promote with BLUE_PROMOTION_IN_PLACE", o.objectName(), i.VolumeClaims)
+				"its own: promote in place (blue_green.promotion of the policy)", o.objectName(), i.VolumeClaims)
 	}
 	return nil
 }
@@ -170,7 +170,7 @@ func (b Begin) checkAutoscalers(o Observation) error {
 	if o.Unscanned == nil || !Switches(b.Policy.GetStyle()) && !o.hasRoles() {
 		return nil
 	}
-	return drivererr.New(o.Unscanned.Reason, "%v holds the workload's autoscalers: %s", b.Policy.GetStyle(), o.Unscanned.Message)
+	return drivererr.New(o.Unscanned.Reason, "the release holds the workload's autoscalers: %s", o.Unscanned.Message)
 }
 
 // Warnings returns what callers may not expect of the release.
@@ -376,8 +376,8 @@ func (b RollBack) decide(o Observation) (Decision, error) {
 		return b.addForce(o), nil
 	case record.HandingOver, record.Promoted:
 		return Decision{}, drivererr.New(pb.ErrorReason_ERROR_REASON_RELEASE_FINALIZED,
-			"release %q of %s is promoted: revision %s serves. To go back, release the old template: `lockstep undo` restores it once the promotion is over",
-			r.ID, o.objectName(), r.UpdateRevision)
+			"release %q of %s is promoted: revision %s serves. To go back, release the old template: `lockstep undo %s` restores it once the promotion is over",
+			r.ID, o.objectName(), r.UpdateRevision, o.inCommands())
 	case record.Progressing, record.Promoting, record.Standby:
 	}
 	a := rollBackNow(o)

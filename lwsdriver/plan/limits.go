@@ -215,7 +215,7 @@ func limitShares(o Observation, action Action) *Decision {
 		what = fmt.Sprintf("%s keeps its selector", write.Key)
 	}
 	if o.rollsBack() && f.StableEndpoints > 0 {
-		force = ". To return them all the same, run lockstep abort --force"
+		force = ". To return them all the same, run " + o.forcedAbort()
 	}
 	return &Decision{
 		Reason: ReasonCapacityBelowShare, Wait: WaitTraffic,
@@ -379,7 +379,7 @@ func limitRemoval(o Observation, action Action) *Decision {
 		Message: fmt.Sprintf("the groups of %s serve, and stay until those of %s do%s", name, o.Stable.Name, describeUnready(o.Stable.All())),
 	}
 	if o.rollsBack() {
-		d.Remedy = fmt.Sprintf("Scale or repair %s, or run lockstep abort --force to remove them all the same", o.Stable.Name)
+		d.Remedy = fmt.Sprintf("Scale or repair %s, or run %s to remove them all the same", o.Stable.Name, o.forcedAbort())
 	}
 	return d
 }

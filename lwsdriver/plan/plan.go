@@ -163,7 +163,7 @@ func describeEnd(o Observation, d Decision) Decision {
 	if o.Stable.existingGroups() > 0 && !o.Stable.hasOtherRevisions(0) {
 		d.Reason = ReasonUnreleased
 		d.Message = fmt.Sprintf("every group of %s runs revision %s, which no release has released: the workload was scaled to 0 groups, or another client removed the hold. "+
-			"To go back, run `lockstep undo` and release the restored template", o.Stable.Name, now)
+			"To go back, run `lockstep undo %s` and release the restored template", o.Stable.Name, now, o.inCommands())
 	} else {
 		d.Reason = ReasonNewRevisionWaits
 		d.Message = fmt.Sprintf("%s; revision %s waits for a release", d.Message, now)

@@ -6,8 +6,10 @@ package plan
 import (
 	"cmp"
 	"fmt"
+	"os"
 	"path/filepath"
 	"reflect"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -79,6 +81,27 @@ func TestScenarios(t *testing.T) {
 	}
 	for _, path := range paths {
 		t.Run(strings.TrimSuffix(filepath.Base(path), ".txt"), func(t *testing.T) { runScenarios(t, path) })
+	}
+}
+
+// Users paste the commands of a message, and know values as a policy file has them.
+func TestMessagesOfScenarios(t *testing.T) {
+	wrong := regexp.MustCompile("(lockstep (undo|abort|disown)( -|[^ a-z]|$| (and|to|or) )|STYLE_[^U]|BLUE_PROMOTION|CAPABILITY_).*")
+	paths, err := filepath.Glob("testdata/*.txt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range paths {
+		text, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for line := range strings.Lines(string(text)) {
+			kind, message, _ := strings.Cut(line, ": ")
+			if found := wrong.FindString(message); found != "" && (kind == "message" || kind == "end") {
+				t.Errorf("%s: %q", path, found)
+			}
+		}
 	}
 }
 

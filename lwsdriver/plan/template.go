@@ -214,8 +214,8 @@ func explainTemplate(o Observation, d Decision) Decision {
 func templateProblem(o Observation, inPlace bool) string {
 	if o.RolesWaiting != "" {
 		return fmt.Sprintf("the template of %s has the roles %s, and its groups have %s: a release adds, removes and reorders no roles, and the groups stay as "+
-			"they are. Restore the roles; or, without a release, disown the set (lockstep disown), and LeaderWorkerSet rolls it by itself",
-			o.objectName(), o.RolesWaiting, roleNamesOf(o.Roles))
+			"they are. Restore the roles; or, without a release, disown the set (lockstep disown %s), and LeaderWorkerSet rolls it by itself",
+			o.objectName(), o.RolesWaiting, roleNamesOf(o.Roles), o.inCommands())
 	}
 	if c := o.unsafeChange(FieldClaims); c != nil {
 		return fmt.Sprintf("%s of LeaderWorkerSet %s changes from %s to %s, which LeaderWorkerSet accepts and never applies: the claims of a "+

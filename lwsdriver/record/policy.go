@@ -124,7 +124,7 @@ func ParsePolicy(p *pb.ReleasePolicy) (Policy, []drivererr.FieldViolation) {
 	v.style(p.GetStyle())
 	v.metadata(policy)
 	if p.GetBlueGreen() != nil && p.GetStyle() != pb.Style_STYLE_BLUE_GREEN {
-		v.Add("blue_green", "is for STYLE_BLUE_GREEN only: leave it out")
+		v.Add("blue_green", "is for style blue-green only: leave it out")
 	}
 	policy.ScaleDownDelay = v.Duration("blue_green.scale_down_delay", p.GetBlueGreen().GetScaleDownDelay(), 0, math.MaxInt64)
 	v.promotion(&policy, p.GetBlueGreen().GetPromotion())
@@ -160,13 +160,13 @@ func (v *violations) promotion(policy *Policy, p pb.BluePromotion) {
 	policy.Adopt = p == pb.BluePromotion_BLUE_PROMOTION_ADOPT
 	if policy.Adopt && len(policy.LeaderLabels)+len(policy.LeaderAnnotations) > 0 {
 		v.Add("canary_leader_metadata",
-			"would stay on the leaders permanently, since BLUE_PROMOTION_ADOPT makes them the workload's own: leave it out")
+			"would stay on the leaders permanently, since a handover makes them the workload's own: leave it out")
 	}
 }
 
 func (v *violations) style(s pb.Style) {
 	if _, known := pb.Style_name[int32(s)]; !known || s == pb.Style_STYLE_UNSPECIFIED {
-		v.Add("style", "is required: STYLE_CANARY, STYLE_BLUE_GREEN or STYLE_PARTITION")
+		v.Add("style", "is required: canary, blue-green or partition")
 	}
 }
 
