@@ -128,7 +128,7 @@ func (o Observation) keptUnits() (units int) {
 // updateForgotten reports whether another client has removed the update revision from the bounds while it has groups.
 func (o Observation) updateForgotten(stable string) bool {
 	r := o.release()
-	return r != nil && o.Bounds.Update == "" && r.UpdateRevision != stable && o.hasGroupsAt(r.UpdateRevision, "")
+	return r != nil && o.Bounds.Update == "" && r.UpdateRevision != stable && o.isAliveAt(r.UpdateRevision)
 }
 
 // routingRelease returns the release that routes requests or has yet to restore their routes, "" if there is none.
@@ -340,11 +340,12 @@ func (o Observation) deleteUnits(a DeleteCanary) Action {
 	case b.Units > 0, anyFewer(b.Exact, nil):
 		b.Target = nil // the batch is over
 		return o.boundsAction(o.withUnits(*b, 0), a.String())
-	case o.hasGroupsAt(b.Update, ""):
+	case o.hasGroupsAt(b.Update, "") && !o.leavesGroups(b.Update):
 		return nil
 	}
+	why := "revision " + b.Update + " is removed"
 	b.Update, b.Target = "", nil
-	return o.boundsAction(o.withUnits(*b, 0), "revision "+o.Bounds.Update+" is removed")
+	return o.boundsAction(o.withUnits(*b, 0), why)
 }
 
 // keepRoles adds to a decision the write of the bounds, or that of a child which has another number of groups than is wanted within them: LWS

@@ -52,11 +52,31 @@ func (g Group) isAlive() bool {
 	return g.Ready || g.Revision != "" && !g.Terminating || g.Revision == "" && g.ReadyPods > 0
 }
 
+// leavesGroups reports whether a release of a DisaggregatedSet ends although groups of a revision are left: no child is to have any, and their deletion
+// has lasted too long.
+func (o Observation) leavesGroups(revision string) bool {
+	now, _ := o.currentWait(Decision{})
+	since := now.deadlineStart(Decision{})
+	return !o.isAliveAt(revision) && !o.Now.Before(since.Add(WaitCleanup.longestWait(o)))
+}
+
+// isAliveAt reports whether children of a revision are to have groups, or have some that are not being deleted.
+func (o Observation) isAliveAt(revision string) bool {
+	return slices.ContainsFunc(o.Children, func(c Child) bool {
+		return c.Revision == revision && (c.Replicas > 0 || slices.ContainsFunc(c.Groups, Group.isAlive))
+	})
+}
+
 // warnLeftovers adds to the final decision of a release what is left, and how to delete it.
 func warnLeftovers(o Observation, d Decision) Decision {
 	for _, w := range o.Leftovers {
 		d.Message += fmt.Sprintf("; %s receives no requests and has been terminating since %s%s. %s",
 			w.Name, clockTime(w.DeletingSince), describeTerminating(w.Groups), deletionRemedy(w.Groups))
+	}
+	for _, c := range o.Children {
+		if r := o.release(); r != nil && c.Revision == r.UpdateRevision && c.Revision != o.stableSide() && deletionRemedy(c.Groups) != "" {
+			d.Message += fmt.Sprintf("; %s receives no requests and has groups that are terminating%s. %s", c.Name, describeTerminating(c.Groups), deletionRemedy(c.Groups))
+		}
 	}
 	return d
 }

@@ -536,6 +536,49 @@ func stuckGroup(leader string) Group {
 	return Group{Leader: leader, Pod: leader, Revision: "lws", Terminating: true, Pods: 1, Reason: reasonTerminating, Message: "is being deleted on node n", LostAt: noon}
 }
 
+// An abort ends although the node of a group is lost: LWS keeps the children of the template in the spec, and so the group, until a user acts. As long
+// as the deletion may last, it waits, and once it has ended, nothing is written any more.
+func TestAbortLeavesLostGroups(t *testing.T) {
+	t.Parallel()
+	o := rolesObservation(0, 0)
+	o.Bounds = withUpdate(o, "new", 0)
+	o.Bounds.Target = nil
+	o.Children[2].Groups = []Group{stuckGroup("llm-new-prefill-0")}
+	o.Record.Release.Phase, o.Policy.ProgressDeadline = record.CleaningUp, 10*time.Minute
+	o.Record.Release.Waiting = record.Waiting{For: o.askedFor(), Since: o.Now.Add(-9 * time.Minute)}
+	o.Waiting = Waiting{For: o.askedFor(), Since: o.Now.Add(-9 * time.Minute)}
+	if d := reconcile(Judge(o)); d.Action != nil || d.State != pb.State_STATE_ROLLING_BACK || !strings.Contains(d.Message, "pod llm-new-prefill-0: is being deleted") {
+		t.Errorf("before the deadline: %v, %s, %s", d.Action, d.State, d.Message)
+	}
+	o.Now = o.Now.Add(time.Minute)
+	alive := o
+	alive.Children = slices.Clone(o.Children)
+	alive.Children[3].Groups = roleGroups("llm-new-decode", 1, 1)
+	if d := reconcile(Judge(alive)); d.Action != nil || d.Reason != ReasonCleanupDeadline {
+		t.Errorf("a group that is not being deleted is left: %v, %s, %s", d.Action, d.State, d.Reason)
+	}
+	next, ok := reconcile(Judge(o)).Action.(SetBounds)
+	if !ok || next.Bounds.Update != "" {
+		t.Fatalf("after the deadline: %+v", reconcile(Judge(o)))
+	}
+	deleted := o
+	deleted.Bounds = nil
+	if d := reconcile(Judge(deleted)); d.Action == nil || d.State == pb.State_STATE_FAILED {
+		t.Errorf("another client has deleted the bounds: %v, %s, %s", d.Action, d.State, d.Message)
+	}
+	o.Bounds = &next.Bounds
+	for range 3 {
+		d := reconcile(Judge(o))
+		if a, ok := d.Action.(SetStable); ok {
+			o.Record = &a.Record
+			continue
+		}
+		if d.Action != nil || d.State != pb.State_STATE_ROLLED_BACK || !strings.Contains(d.Message, "kubectl delete pod llm-new-prefill-0 --force") {
+			t.Errorf("at the end: %v, %s, %s", d.Action, d.State, d.Message)
+		}
+	}
+}
+
 // The policy has the order in which roles are removed. Those that it does not name go before.
 func TestRolesDrainInTheOrderOfThePolicy(t *testing.T) {
 	t.Parallel()
