@@ -273,6 +273,8 @@ func (s *roleSet) refuses() {
 		"another one is made a child":    dryPatch(plain.Name, types.MergePatchType, fmt.Sprintf(`{"metadata":{"labels":%s}}`, asJSON(forged.Labels))),
 		"a stable child gets another template": dryPatch(stable["prefill"].Name, types.JSONPatchType,
 			`[{"op":"replace","path":"/spec/leaderWorkerTemplate/workerTemplate/spec/containers/0/image","value":"example.com/model:v3"}]`),
+		"a stable child's leaders get another topology": dryPatch(stable["prefill"].Name, types.MergePatchType,
+			fmt.Sprintf(`{"metadata":{"annotations":{%q:"rack"}}}`, lws.ExclusiveKeyAnnotationKey)),
 		"a stable child gets other names": dryPatch(stable["prefill"].Name, types.MergePatchType, `{"spec":{"networkConfig":{"subdomainPolicy":"UniquePerReplica"}}}`),
 	} {
 		if err == nil || !strings.Contains(err.Error(), "Lockstep's hold") {
