@@ -252,6 +252,13 @@ func (s *roleSet) refuses() {
 	forged := waiting["prefill"].DeepCopy()
 	forged.ObjectMeta = metav1.ObjectMeta{Name: "forged", Labels: waiting["prefill"].Labels}
 	forged.Spec.Replicas = ptr.To[int32](1)
+	// A role that only the template that waits has.
+	added := forged.DeepCopy()
+	added.Labels[disaggregated.RoleLabelKey] = "embed"
+	added.Name, added.Spec.Replicas = s.name+"-"+added.Labels[disaggregated.RevisionLabelKey]+"-embed", ptr.To[int32](0)
+	if _, err := sets.Create(ctx, added, metav1.CreateOptions{}); err != nil {
+		s.t.Fatal(err)
+	}
 	plain := model("plain", 0, 2, rolling("1", "0", 0))
 	if _, err := sets.Create(ctx, plain, metav1.CreateOptions{}); err != nil {
 		s.t.Fatal(err)
@@ -261,10 +268,11 @@ func (s *roleSet) refuses() {
 		return err
 	}
 	for what, err := range map[string]error{
-		"a stable child is scaled below":      s.dryScale(ctx, stable["decode"].Name, 1),
-		"a waiting child is scaled":           s.dryScale(ctx, waiting["decode"].Name, 1),
-		"a stable child's scale is set below": scale(stable["prefill"].Name, 3),
-		"a waiting child's scale is set":      scale(waiting["prefill"].Name, 1),
+		"a stable child is scaled below":                       s.dryScale(ctx, stable["decode"].Name, 1),
+		"a waiting child is scaled":                            s.dryScale(ctx, waiting["decode"].Name, 1),
+		"a stable child's scale is set below":                  scale(stable["prefill"].Name, 3),
+		"a waiting child's scale is set":                       scale(waiting["prefill"].Name, 1),
+		"the scale of a waiting child of an added role is set": scale(added.Name, 1),
 		"a stable child is taken out of bounds": func() error {
 			_, err := sets.Patch(ctx, stable["decode"].Name, types.MergePatchType, relabel, metav1.PatchOptions{})
 			return err
@@ -282,7 +290,8 @@ func (s *roleSet) refuses() {
 		}
 	}
 	if err := errors.Join(dryPatch(plain.Name, types.MergePatchType, `{"metadata":{"labels":{"a":"b"}},"spec":{"replicas":1}}`),
-		dryPatch(stable["prefill"].Name, types.MergePatchType, `{"metadata":{"annotations":{"a":"b"}}}`)); err != nil {
+		dryPatch(stable["prefill"].Name, types.MergePatchType, `{"metadata":{"annotations":{"a":"b"}}}`),
+		sets.Delete(ctx, added.Name, metav1.DeleteOptions{})); err != nil {
 		s.t.Error(err)
 	}
 }
