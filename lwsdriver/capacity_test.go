@@ -57,7 +57,7 @@ func aboutToReleaseOn(t *testing.T, core *fake.Clientset) (*fixture, *observe.Sn
 	c.Resources.Limits = corev1.ResourceList{"nvidia.com/gpu": resource.MustParse("8")}
 	s := &observe.Snapshot{Observation: plan.Observation{Key: lwstest.VLLM}, StableObject: w}
 	s.Stable = plan.Workload{Name: "vllm", Replicas: 4, Size: 2, Revision: "new", Rolling: lwstest.Rolling(0, "1", "0")}
-	s.Stable.Groups = []plan.Group{{Index: 0, Revision: "old"}}
+	s.Stable.Groups, s.Stable.Recorded = []plan.Group{{Index: 0, Revision: "old"}}, []string{"new", "old"}
 	return b, s
 }
 

@@ -124,13 +124,18 @@ func (b Begin) checkName(o Observation) error {
 }
 
 func (b Begin) checkRevisions(o Observation) error {
-	switch n := len(o.Stable.distinctRevisions()); {
+	now := o.Stable.distinctRevisions()
+	switch n := len(now); {
 	case n > 1:
 		return drivererr.New(pb.ErrorReason_ERROR_REASON_MIXED_REVISIONS, "%s", heldTooLate(o)[0].GetMessage())
 	case n == 0 && o.Stable.Replicas > 0:
 		return drivererr.New(pb.ErrorReason_ERROR_REASON_NOT_SYNCED,
 			"no group of %s exists yet, so there is no stable revision to return to; a moment after it was created that "+
 				"is normal: try again once its first group exists", o.objectName())
+	// LWS has the template of each revision that this workload runs.
+	case n == 1 && !o.hasRoles() && o.Stable.Revision != "" && o.Stable.Revision != now[0] && !slices.Contains(o.Stable.Recorded, now[0]):
+		return drivererr.New(pb.ErrorReason_ERROR_REASON_NOT_SYNCED,
+			"the groups of %s are those of an earlier workload of its name: try again once they are gone", o.objectName())
 	}
 	return checkRolled(o)
 }

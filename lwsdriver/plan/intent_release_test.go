@@ -159,3 +159,23 @@ func TestFinalizeChecksRevision(t *testing.T) {
 		})
 	}
 }
+
+// The groups of a workload that was deleted and created again are no evidence of what the new one ran.
+func TestBeginWaitsForGroupsOfEarlierWorkload(t *testing.T) {
+	for _, tt := range []struct {
+		name, workload string
+		want           pb.ErrorReason
+	}{
+		{"its own groups", "recorded=A,B", pb.ErrorReason_ERROR_REASON_UNSPECIFIED},
+		{"an earlier workload's", "recorded=B", pb.ErrorReason_ERROR_REASON_NOT_SYNCED},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			o := observed(t, "workload vllm replicas=2 revision=B "+tt.workload+"\ngroups 0-1 revision=A terminating reason=Terminating lost=1s")
+			o.Record = nil
+			_, err := Decide(o, Begin{ReleaseID: "r1", Policy: &pb.ReleasePolicy{Style: pb.Style_STYLE_CANARY, Batches: []string{"100%"}}})
+			if got := drivererr.Reason(err); got != tt.want {
+				t.Errorf("%v, not %v: %v", got, tt.want, err)
+			}
+		})
+	}
+}

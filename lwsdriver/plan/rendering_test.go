@@ -118,7 +118,7 @@ func TestRequestsRaiseTheRendering(t *testing.T) {
 
 func TestBeginRecordsTheRendering(t *testing.T) {
 	o := observed(t, `driver rendering=3
-workload vllm replicas=4 revision=B hold
+workload vllm replicas=4 revision=B recorded=A,B hold
 record phase=Promoted stable=0 update=A rendering=5
 groups 0-3 revision=A ready=1h`)
 	d, err := Decide(o, Begin{ReleaseID: "r-2", Policy: &pb.ReleasePolicy{Style: pb.Style_STYLE_CANARY}})

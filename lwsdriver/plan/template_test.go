@@ -134,7 +134,10 @@ func TestBeginUnsafeTemplate(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			o := Observation{
 				Now: noon, Record: &record.Record{}, UnsafeChanges: []TemplateChange{tt.change},
-				Stable: Workload{Name: "vllm", Replicas: 1, Size: 4, Revision: "new", Rolling: record.Hold(), Groups: []Group{{Revision: "old", Leader: "vllm-0"}}},
+				Stable: Workload{
+					Name: "vllm", Replicas: 1, Size: 4, Revision: "new", Recorded: []string{"new", "old"}, Rolling: record.Hold(),
+					Groups: []Group{{Revision: "old", Leader: "vllm-0"}},
+				},
 			}
 			d, err := Decide(o, Begin{ReleaseID: "r1", Policy: &pb.ReleasePolicy{Style: tt.style, Batches: []string{"100%"}}})
 			if tt.want != "" {
