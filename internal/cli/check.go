@@ -191,13 +191,13 @@ func (c *checker) policy(ctx context.Context, resource, name, with, without stri
 	}
 }
 
-// rights checks what the driver inside a command needs: reads for status, plan and preflight, and writes for a release.
-func (c *checker) rights(ctx context.Context) error {
+// lacked returns the rights that the user lacks of those of the driver inside a command, by whether they are reads.
+func (c *checker) lacked(ctx context.Context) (map[bool][]string, error) {
 	rules, err := config.DriverRules()
 	if err != nil {
-		return err
+		return nil, err
 	}
-	lacks := map[bool][]string{} // by whether they are reads
+	lacks := map[bool][]string{}
 	for _, rule := range rules["lockstep-driver-core"] {
 		for _, verb := range rule.Verbs {
 			for _, resource := range rule.Resources {
@@ -206,13 +206,22 @@ func (c *checker) rights(ctx context.Context) error {
 				}
 				allowed, err := c.may(ctx, verb, rule.APIGroups[0], resource)
 				if err != nil {
-					return err
+					return nil, err
 				}
 				if read := slices.Contains([]string{"get", "list", "watch"}, verb); !allowed {
 					lacks[read] = append(lacks[read], verb+" "+resource)
 				}
 			}
 		}
+	}
+	return lacks, nil
+}
+
+// rights checks what the driver inside a command needs: reads for status, plan and preflight, and writes for a release.
+func (c *checker) rights(ctx context.Context) error {
+	lacks, err := c.lacked(ctx)
+	if err != nil {
+		return err
 	}
 	drives, err := c.may(ctx, string(access.Drive), access.Group, access.Resource)
 	if err != nil {
