@@ -17,6 +17,7 @@ import (
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
 	"github.com/lockstep-rollouts/lockstep/plugin/informer/guard"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+	"github.com/lockstep-rollouts/lockstep/traffic"
 )
 
 const (
@@ -105,7 +106,7 @@ func (e *Engine) pass(ctx context.Context, key types.NamespacedName) (recheck ti
 	panicked := guard.Call(e.config.Log, "reconciliation", key.String(), func() { _, decision, err = e.Reconcile(ctx, key) })
 	if panicked != nil {
 		err = drivererr.New(pb.ErrorReason_ERROR_REASON_INTERNAL, "%v", panicked)
-		e.setError(key, err, false)
+		e.setError(key, err)
 	}
 	restored := err == nil && decision.Recheck == 0
 	if restored && e.Observer.Workload(key) == nil { // the kept traffic policy is needed no longer
@@ -139,11 +140,7 @@ func (e *Engine) Reconcile(ctx context.Context, key types.NamespacedName) (*obse
 			wrote := false
 			if wrote, err = e.perform(ctx, s, decision); err != nil && !drivererr.Retryable(err) {
 				// The next observation has the refusal, and the planner may decide otherwise.
-				e.setError(key, err, true)
-				if a, routes := decision.Action.(plan.SetTraffic); routes {
-					of := s.Traffic.Look(a.Desired).Write.Key
-					e.memories.update(key, func(m *memory) { m.refusedOf = of })
-				}
+				e.setRefused(s, decision.Action, err)
 				return s, decision, err
 			}
 			if err == nil {
@@ -155,20 +152,34 @@ func (e *Engine) Reconcile(ctx context.Context, key types.NamespacedName) (*obse
 		}
 		switch {
 		case err != nil:
-			e.setError(key, err, false)
+			e.setError(key, err)
 			return s, decision, err
 		case decision.Action == nil:
 			e.announce(ctx, s, decision)
 			e.announceUnsafe(s)
-			e.setError(key, nil, false)
+			e.setError(key, nil)
 			return s, decision, nil
 		}
 	}
 }
 
 // setError remembers the result of a pass, see [memory.setError].
-func (e *Engine) setError(key types.NamespacedName, err error, refused bool) {
-	e.memories.update(key, func(m *memory) { m.setError(err, refused) })
+func (e *Engine) setError(key types.NamespacedName, err error) {
+	e.memories.update(key, func(m *memory) { m.setError(err, false) })
+}
+
+// setRefused remembers that the API server has refused a write. Of one of routing it remembers the object, so that others come first.
+func (e *Engine) setRefused(s *observe.Snapshot, a plan.Action, err error) {
+	var of traffic.Key
+	if a, routes := a.(plan.SetTraffic); routes {
+		if write := s.Traffic.Look(a.Desired).Write; write != nil {
+			of = write.Key
+		}
+	}
+	e.memories.update(s.Key, func(m *memory) {
+		m.setError(err, true)
+		m.refusedOf = of
+	})
 }
 
 // maxRepeats is how many times in a row a pass, or a call, carries out one action before it gives up. Another client may have been as fast a few times.

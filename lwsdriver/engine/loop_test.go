@@ -90,7 +90,7 @@ func TestConflictsInARow(t *testing.T) {
 			t.Errorf("after %d conflicts in a row the error is %v", try, err)
 		}
 	}
-	b.setError(lwstest.VLLM, nil, false)
+	b.setError(lwstest.VLLM, nil)
 	b.workOn(t.Context(), lwstest.VLLM)
 	if err := b.LastError(lwstest.VLLM); err != nil {
 		t.Errorf("a first conflict after a success counts as one more: %v", err)
@@ -106,7 +106,7 @@ func TestDeletedWorkloadIsForgotten(t *testing.T) {
 			b.locks.workload = scope
 			b.run()
 			b.eventually("the driver serves", b.Synced)
-			b.setError(lwstest.VLLM, errors.New("something"), false)
+			b.setError(lwstest.VLLM, errors.New("something"))
 			if err := b.Sets.Tracker().Delete(lws.GroupVersion.WithResource("leaderworkersets"), lwstest.VLLM.Namespace, lwstest.VLLM.Name); err != nil {
 				t.Fatal(err)
 			}
