@@ -360,7 +360,7 @@ func TestDisaggregatedReleased(t *testing.T) {
 	s := newRoleSet(t, 4, 2)
 	s.adopt()
 	stable := s.Leaders("v1")
-	s.pace("25%", "0") // of a batch's groups this rounds to 0, which LWS refuses
+	s.pace("50%", "0") // of the one group of a first batch this is 0, which LWS refuses
 	s.setImage("v2")
 
 	s.begin("aborted", pb.Style_STYLE_CANARY, "25%", "75%", "100%")
