@@ -201,9 +201,12 @@ func shareWrite(s Setup, d Desired, w World, shrinkOnly bool) (*Write, error) {
 	var failed error
 	for i := range keys {
 		at := (first + i) % len(keys)
-		write, err := w.routeWrite(s, d, keys[at], shrinkOnly)
+		var write *Write
+		var err error
 		if ingress := at - len(s.Policy.Routes); ingress >= 0 {
 			write, err = ingressWrite(s, d, w, s.Policy.Ingresses[ingress], shrinkOnly)
+		} else {
+			write, err = w.routeWrite(s, d, keys[at], shrinkOnly)
 		}
 		if write != nil {
 			write.Moves, write.AfterOthers = true, at < first

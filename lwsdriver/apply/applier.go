@@ -299,7 +299,7 @@ func (a *Applier) deleteWorkload(ctx context.Context, key types.NamespacedName, 
 		PropagationPolicy: ptr.To(metav1.DeletePropagationForeground),
 		Preconditions:     &metav1.Preconditions{UID: &w.UID, ResourceVersion: &w.ResourceVersion},
 	})
-	return a.awaitDeleted(ctx, key, cachedWorkloads, "LeaderWorkerSet "+observe.KeyOf(w).String(), err, func() bool {
+	return a.awaitDeleted(ctx, key, cachedWorkloads, "", "LeaderWorkerSet "+observe.KeyOf(w).String(), err, func() bool {
 		now := a.observer.Caches.Workload(observe.KeyOf(w))
 		if now == nil || now.UID != w.UID {
 			return true
@@ -310,11 +310,14 @@ func (a *Applier) deleteWorkload(ctx context.Context, key types.NamespacedName, 
 }
 
 // awaitDeleted returns the result of a deletion once the cache of the resource shows it. An object that was gone before counts as not deleted.
-func (a *Applier) awaitDeleted(ctx context.Context, key types.NamespacedName, resource, what string, err error, gone func() bool) (bool, error) {
+// version is that of [informer.Source.NoteBehind].
+func (a *Applier) awaitDeleted(
+	ctx context.Context, key types.NamespacedName, resource, version, what string, err error, gone func() bool,
+) (bool, error) {
 	if err != nil && !apierrors.IsNotFound(err) {
 		return false, fmt.Errorf("delete %s: %w", what, err)
 	}
-	return err == nil, a.awaitCondition(ctx, resource, "", gone, key)
+	return err == nil, a.awaitCondition(ctx, resource, version, gone, key)
 }
 
 // patch sends a patch, on condition that its base has not changed.

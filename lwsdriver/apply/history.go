@@ -72,7 +72,7 @@ func (a *Applier) deleteRevision(ctx context.Context, s *observe.Snapshot, t pla
 	}
 	err := a.core.AppsV1().ControllerRevisions(have.Namespace).
 		Delete(ctx, have.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &have.UID}})
-	return a.awaitDeleted(ctx, s.Key, cachedHistory, "ControllerRevision "+have.Namespace+"/"+have.Name, err, func() bool {
+	return a.awaitDeleted(ctx, s.Key, cachedHistory, "", "ControllerRevision "+have.Namespace+"/"+have.Name, err, func() bool {
 		now := a.observer.History.Find(s, t.Revision)
 		return now == nil || now.UID != have.UID
 	})

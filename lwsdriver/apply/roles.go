@@ -108,7 +108,7 @@ func (a *Applier) dropBoundsFinalizer(ctx context.Context, s *observe.Snapshot) 
 		p.remove("spec", "routes")
 	}
 	_, err := a.patchBounds(ctx, s, p)
-	return a.awaitDeleted(ctx, s.Key, observe.BoundsResource.Resource, "the finalizer of the bounds of "+observe.Object(s.Key), err, func() bool {
+	return a.awaitDeleted(ctx, s.Key, observe.BoundsResource.Resource, "", "the finalizer of the bounds of "+observe.Object(s.Key), err, func() bool {
 		now := a.observer.Disaggregated.Bounds(s.Key)
 		return now == nil || now.UID != left.UID || now.ResourceVersion != left.ResourceVersion
 	})
@@ -126,14 +126,12 @@ func (a *Applier) removeBounds(ctx context.Context, s *observe.Snapshot) error {
 		}
 	}
 	err := a.boundsClient(s).Delete(ctx, s.BoundsObject.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &s.BoundsObject.UID}})
-	if err != nil && !apierrors.IsNotFound(err) {
-		return fmt.Errorf("delete the bounds of %s: %w", observe.Object(s.Key), err)
-	}
 	// The finalizer of another client may keep them for ever.
-	return a.awaitCondition(ctx, observe.BoundsResource.Resource, informer.AnyVersion, func() bool {
+	_, err = a.awaitDeleted(ctx, s.Key, observe.BoundsResource.Resource, informer.AnyVersion, "the bounds of "+observe.Object(s.Key), err, func() bool {
 		now := a.observer.Disaggregated.Bounds(s.Key)
 		return now == nil || now.UID != s.BoundsObject.UID
-	}, s.Key)
+	})
+	return err
 }
 
 // scaleChild scales a child.
