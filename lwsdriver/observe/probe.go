@@ -30,6 +30,8 @@ type asked struct {
 	of types.UID
 	// since is when the leaders to drain ceased to get requests, by this process's clock, as the prober has it.
 	since time.Time
+	// gone are leaders that were to drain and do not exist: what takes their place has had no requests.
+	gone sets.Set[string]
 }
 
 // Keep has requests made to the leaders that a decision names, and to no others. It reports whether that changes what the next
@@ -53,21 +55,41 @@ func (o *Observer) Keep(s *Snapshot, e plan.Effects) (changed bool) {
 		delete(o.asked, s.Key)
 		return known
 	}
+	draining := sets.New(before.Drain...).Union(before.gone)
 	now := asked{Effects: e, of: s.StableObject.UID, since: before.since}
+	if len(draining) > 0 {
+		now.gone = draining.Difference(s.leaders())
+	}
 	if len(s.Added) > 0 {
 		if w := s.AddedObjects[s.Added[0].Name]; w != nil { // a child of a DisaggregatedSet may be missing
 			now.of = w.UID
 		}
 	}
-	// The same leaders keep the time at which their drain began.
-	if now.of == before.of && slices.Equal(e.WarmUp, before.WarmUp) && slices.Equal(e.Drain, before.Drain) {
-		return false
-	}
-	if now.of != before.of || !sets.New(before.Drain...).HasAll(e.Drain...) {
+	if now.of != before.of || !draining.HasAll(e.Drain...) {
 		now.since = time.Now() // additional leaders, and those of another workload, start the drain again
 	}
 	o.asked[s.Key] = now
-	return true
+	return now.of != before.of || !slices.Equal(e.WarmUp, before.WarmUp) || !slices.Equal(e.Drain, before.Drain)
+}
+
+// leaders returns the names of the leaders that exist.
+func (s *Snapshot) leaders() sets.Set[string] {
+	out := sets.New[string]()
+	insert := func(groups []plan.Group) {
+		for _, g := range groups {
+			if g.Revision != "" {
+				out.Insert(g.Leader)
+			}
+		}
+	}
+	insert(s.Stable.Groups)
+	for _, w := range s.Added {
+		insert(w.Groups)
+	}
+	for _, c := range s.Children {
+		insert(c.Groups)
+	}
+	return out
 }
 
 // readProbes adds the answers of the leaders that the last decision named.

@@ -123,7 +123,7 @@ func testDrainSince(t *testing.T) {
 	began := time.Now()
 	o := &Observer{prober: probe.New(probe.Config{Log: slog.New(slog.DiscardHandler), Changed: func(string) {}}), asked: map[types.NamespacedName]asked{}}
 	// Groups of a canary, or of the workload itself: "stable".
-	look := func(uid types.UID, minute int) *Snapshot {
+	look := func(uid types.UID, leaders []string, minute int) *Snapshot {
 		time.Sleep(time.Until(began.Add(time.Duration(minute) * time.Minute)))
 		s := &Snapshot{
 			Observation:  plan.Observation{Key: lwstest.VLLM, Now: time.Now().Add(time.Hour)},
@@ -133,29 +133,38 @@ func testDrainSince(t *testing.T) {
 			s.AddedObjects = map[string]*lws.LeaderWorkerSet{"c": {ObjectMeta: metav1.ObjectMeta{UID: uid}}}
 			s.Added = []plan.Workload{{Name: "c"}}
 		}
+		for _, name := range leaders {
+			s.Stable.Groups = append(s.Stable.Groups, plan.Group{Leader: name, Revision: "r"})
+		}
 		return s
 	}
 	for i, step := range []struct {
 		reason  string
 		uid     types.UID
 		leaders string
-		minute  int // of the decision
-		begun   int // -1: none
+		minute  int    // of the decision
+		begun   int    // -1: none
+		stays   string // leaders that exist, and do not leave
 	}{
-		{"nothing leaves", "a", "", 0, -1},
-		{"two groups do", "a", "c-2 c-3", 1, 1},
-		{"a later decision", "a", "c-2 c-3", 5, 1},
-		{"one is deleted", "a", "c-2", 6, 1},
-		{"all do, some of which had requests until now", "a", "c-0 c-1 c-2", 8, 8},
-		{"fewer leave", "a", "c-2", 9, 8},
-		{"the release continues", "a", "", 9, -1},
-		{"and is given up again", "a", "c-0 c-1 c-2", 10, 10},
-		{"another canary of the same name", "b", "c-0 c-1 c-2", 11, 11},
-		{"no canary, but the workload's own groups", "stable", "vllm-2", 12, 12},
-		{"a later decision about them", "stable", "vllm-2", 13, 12},
-		{"more of them", "stable", "vllm-1 vllm-2", 14, 14},
+		{"nothing leaves", "a", "", 0, -1, ""},
+		{"two groups do", "a", "c-2 c-3", 1, 1, ""},
+		{"a later decision", "a", "c-2 c-3", 5, 1, ""},
+		{"one is deleted", "a", "c-2", 6, 1, ""},
+		{"all do, some of which had requests until now", "a", "c-0 c-1 c-2", 8, 8, ""},
+		{"fewer leave", "a", "c-2", 9, 8, "c-0 c-1"},
+		{"the release continues", "a", "", 9, -1, ""},
+		{"and is given up again", "a", "c-0 c-1 c-2", 10, 10, ""},
+		{"another canary of the same name", "b", "c-0 c-1 c-2", 11, 11, ""},
+		{"no canary, but the workload's own groups", "stable", "vllm-2", 12, 12, ""},
+		{"a later decision about them", "stable", "vllm-2", 13, 12, ""},
+		{"more of them", "stable", "vllm-1 vllm-2", 14, 14, ""},
+		{"a group fails and its leader is deleted", "stable", "vllm-1", 15, 14, ""},
+		{"it exists again", "stable", "vllm-1 vllm-2", 16, 14, ""},
+		{"it fails again", "stable", "vllm-1", 17, 14, ""},
+		{"it exists, and is to stay", "stable", "vllm-1", 18, 14, "vllm-2"},
+		{"it leaves after all", "stable", "vllm-1 vllm-2", 19, 19, ""},
 	} {
-		o.Keep(look(step.uid, step.minute), plan.Effects{Drain: strings.Fields(step.leaders)})
+		o.Keep(look(step.uid, strings.Fields(step.leaders+" "+step.stays), step.minute), plan.Effects{Drain: strings.Fields(step.leaders)})
 		now, ok := o.asked[lwstest.VLLM]
 		if ok != (step.begun >= 0) || ok && !now.since.Equal(began.Add(time.Duration(step.begun)*time.Minute)) {
 			t.Errorf("step %d, %s: since %v, %t", i, step.reason, now.since, ok)
