@@ -129,6 +129,9 @@ func awaitSurge(o Observation, d Decision) Decision {
 			d.Since = later(d.Since, g.LostAt)
 		}
 	}
+	if !d.Since.IsZero() {
+		d.Since = later(d.Since, o.release().PhaseAt) // nobody has asked for its deletion before
+	}
 	d.Message += "; LeaderWorkerSet deletes its surge groups"
 	return d
 }
