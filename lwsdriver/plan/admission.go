@@ -5,6 +5,7 @@ package plan
 
 import (
 	"fmt"
+	"time"
 
 	"k8s.io/utils/ptr"
 
@@ -23,8 +24,12 @@ func awaitAdmission(o Observation, d Decision) Decision {
 	if n == 0 || o.MaxInFlight == nil {
 		return d
 	}
-	if o.inFlight(d.State)+n > *o.MaxInFlight {
+	stuck := d.Progress.stuckSince(0)
+	if own := o.inFlight(d.State, stuck); own+n > *o.MaxInFlight {
 		d.Action, d.Wait, d.Reason = nil, WaitAdmission, ReasonWaitingForAdmission
+		if own > 0 {
+			d.Recheck = earliest(d.Recheck, stuck.Add(o.progressDeadline()).Sub(o.Now))
+		}
 		d.Message = fmt.Sprintf("the next %s for admission: as many groups of other releases are starting as --max-groups-in-flight allows",
 			Counted(n, "group waits", "groups wait"))
 		return d
@@ -40,7 +45,7 @@ func awaitAdmission(o Observation, d Decision) Decision {
 
 // recordOnly returns the write that records an intent, without its effect if that has to wait for admission.
 func recordOnly(o Observation, a Action) Action {
-	if n := o.startedGroups(a); n == 0 || o.MaxInFlight == nil || o.inFlight(pb.State_STATE_UPGRADING)+n <= *o.MaxInFlight {
+	if n := o.startedGroups(a); n == 0 || o.MaxInFlight == nil || o.inFlight(pb.State_STATE_UPGRADING, time.Time{})+n <= *o.MaxInFlight {
 		return a
 	}
 	switch a := a.(type) {
@@ -60,7 +65,7 @@ func recordOnly(o Observation, a Action) Action {
 func countInFlight(o Observation, d Decision) Decision {
 	d.Starts = o.startedGroups(d.Action)
 	if d.Reason != ReasonScaleDownDelay {
-		d.InFlight = o.inFlight(d.State)
+		d.InFlight = o.inFlight(d.State, d.Progress.stuckSince(0))
 	}
 	return d
 }
@@ -71,7 +76,8 @@ func (o Observation) startedGroups(a Action) int {
 	case CreateCanary:
 		return a.Replicas
 	case ScaleCanary:
-		return max(a.Replicas-o.canary().Replicas, 0)
+		c := o.canary()
+		return max(o.groupsOfUnits(c.Carries, a.Replicas)-o.groupsOfUnits(c.Carries, c.Replicas), 0)
 	case SetStable:
 		if r := a.Record.Release; a.Rolling != nil && r != nil && (r.Phase == record.Promoting || r.Phase == record.Progressing) {
 			return max(o.replacedAtOnce(*a.Rolling)-o.replacedAtOnce(o.Stable.Rolling), 0)
@@ -96,8 +102,12 @@ func (o Observation) replacedAtOnce(r rolling) int {
 }
 
 // inFlight returns how many groups the release has created or has replaced that are not ready yet. In a state that waits for no
-// group there are none: a release that has failed, or tolerates groups that are not ready, must not hold up others.
-func (o Observation) inFlight(state pb.State) int {
+// group there are none: a release that has failed, or tolerates groups that are not ready, must not hold up others. Nor must one that
+// waits for admission itself, and so does not fail, while its groups have been stuck for the progress deadline.
+func (o Observation) inFlight(state pb.State, stuck time.Time) int {
+	if o.isOverdue(stuck) {
+		return 0
+	}
 	switch state {
 	case pb.State_STATE_PREPARING, pb.State_STATE_UPGRADING, pb.State_STATE_VERIFYING, pb.State_STATE_PROMOTING, pb.State_STATE_ROLLING_BACK:
 	default:
@@ -105,7 +115,11 @@ func (o Observation) inFlight(state pb.State) int {
 	}
 	n := o.replacedAtOnce(o.Stable.Rolling)
 	for _, w := range o.Added {
-		if w.Deleting {
+		switch {
+		case w.Deleting:
+			continue
+		case o.hasRoles():
+			n += o.missingGroups(w.Carries)
 			continue
 		}
 		for g, missing := range w.Wanted(0) {
@@ -115,4 +129,28 @@ func (o Observation) inFlight(state pb.State) int {
 		}
 	}
 	return n
+}
+
+// groupsOfUnits returns how many groups a number of units of a revision has, in all roles and slices. Without roles a unit is a group.
+func (o Observation) groupsOfUnits(revision string, units int) (groups int) {
+	if !o.hasRoles() {
+		return units
+	}
+	for _, r := range o.Roles {
+		groups += o.roleGroupsInAll(r, revision, units)
+	}
+	return groups
+}
+
+// missingGroups returns how many of the groups that the bounds give a revision are not ready, in all roles and slices.
+func (o Observation) missingGroups(revision string) (missing int) {
+	if o.Bounds == nil || o.Bounds.Update != revision {
+		return 0
+	}
+	for slice := range o.Slices {
+		for _, r := range o.Roles {
+			missing += max(o.Bounds.Exact[Member(slice, r.Name)]-countReady(o.childOf(slice, revision, r.Name).Groups), 0)
+		}
+	}
+	return missing
 }

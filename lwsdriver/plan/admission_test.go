@@ -35,3 +35,20 @@ groups 0-0 revision=B ready=5m`
 		}
 	}
 }
+
+// Of a DisaggregatedSet the groups of all roles count, those that start and those that are starting.
+func TestAdmissionOfRoles(t *testing.T) {
+	t.Parallel()
+	o := rolesObservation(2, 1)
+	o.Children[3].Groups[0].Ready = false
+	rec := must(Decide(Judge(o), SetTarget{ReleaseID: "r", Groups: "100%"})).Action.(SetStable).Record
+	o.Record = &rec
+	for _, tt := range []struct {
+		room, starts int
+	}{{4, 3}, {3, 0}} {
+		o.MaxInFlight = &tt.room
+		if d := reconcile(Judge(o)); d.InFlight != 1 || d.Starts != tt.starts || (d.Reason == ReasonWaitingForAdmission) != (tt.starts == 0) {
+			t.Errorf("room for %d: %v, %d in flight, starts %d: %s", tt.room, d.Action, d.InFlight, d.Starts, d.Reason)
+		}
+	}
+}

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math"
 	"strings"
+	"time"
 
 	"k8s.io/utils/ptr"
 
@@ -44,7 +45,7 @@ func Decide(o Observation, i Intent) (Decision, error) {
 	// The request is recorded whatever the limit of groups in flight: the caller must not have to repeat it.
 	d.Action = recordOnly(o, d.Action)
 	d = keepWait(o, recordRolling(o, withRendering(o, d)))
-	d.InFlight, d.Starts = o.inFlight(pb.State_STATE_UPGRADING), o.startedGroups(d.Action)
+	d.InFlight, d.Starts = o.inFlight(pb.State_STATE_UPGRADING, time.Time{}), o.startedGroups(d.Action)
 	err = checkObservation(o)
 	if err == nil {
 		err = checkDecision(o, i, d)
