@@ -153,7 +153,7 @@ func eachMember(o Observation, visit func(r Role, at string)) {
 func TestShiftEnds(t *testing.T) {
 	t.Parallel()
 	accepted := 0
-	for range 3000 {
+	for range 1000 {
 		random := func() Role {
 			r := Role{Replicas: 1 + rand.IntN(9)}
 			if r.MaxUnavailable, r.MaxSurge = rand.IntN(r.Replicas+1), rand.IntN(3); r.MaxUnavailable+r.MaxSurge == 0 {
