@@ -29,15 +29,13 @@ import (
 // User is the driver's name in audit logs.
 const User = "system:serviceaccount:" + config.Namespace + ":" + config.ServiceAccount
 
-// binaryDir and newerDir hold the binaries until Cleanup removes them.
-var binaryDir, newerDir string
+// binaryDir holds the binaries until Cleanup removes them.
+var binaryDir = sync.OnceValues(func() (string, error) { return os.MkdirTemp("", "lockstep-e2e-") })
 
 // Cleanup removes the binaries. TestMain calls it last.
 func Cleanup() {
-	for _, dir := range []string{binaryDir, newerDir} {
-		if dir != "" {
-			_ = os.RemoveAll(dir)
-		}
+	if dir, err := binaryDir(); err == nil {
+		_ = os.RemoveAll(dir)
 	}
 }
 
@@ -49,11 +47,7 @@ var Binary = sync.OnceValues(func() (string, error) {
 	if path := os.Getenv(BinaryEnv); path != "" {
 		return path, nil
 	}
-	var err error
-	if binaryDir, err = os.MkdirTemp("", "lockstep-e2e-"); err != nil {
-		return "", err
-	}
-	return build(binaryDir, "")
+	return build("lockstep")
 })
 
 // Path returns the path of [Binary].
@@ -66,17 +60,18 @@ func Path(t testing.TB) string {
 
 // NewerBinary returns the path of a lockstep binary with a higher rendering version, and builds it once per test binary.
 var NewerBinary = sync.OnceValues(func() (string, error) {
-	var err error
-	if newerDir, err = os.MkdirTemp("", "lockstep-e2e-"); err != nil {
-		return "", err
-	}
-	return build(newerDir, "-X github.com/lockstep-rollouts/lockstep/lwsdriver/record.rendering=1000")
+	return build("newer", "-ldflags", "-X github.com/lockstep-rollouts/lockstep/lwsdriver/record.rendering=1000")
 })
 
-func build(dir, ldflags string) (string, error) {
-	path := filepath.Join(dir, "lockstep")
+func build(name string, flags ...string) (string, error) {
+	dir, err := binaryDir()
+	if err != nil {
+		return "", fmt.Errorf("create directory: %w", err)
+	}
+	path := filepath.Join(dir, name)
 	// As test/run does, so that packages are compiled once.
-	cmd := exec.Command("go", "build", "-C", filepath.Join("..", ".."), "-trimpath", "-ldflags", ldflags, "-o", path, "./cmd/lockstep")
+	args := append([]string{"build", "-C", filepath.Join("..", ".."), "-trimpath", "-o", path}, flags...)
+	cmd := exec.Command("go", append(args, "./cmd/lockstep")...)
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("build lockstep: %w\n%s", err, out)
 	}
@@ -93,8 +88,8 @@ type Driver struct {
 	Args []string
 	// Env is added to its environment.
 	Env []string
-	// Newer: it runs [NewerBinary].
-	Newer bool
+	// Binary returns what it runs, by default [Binary].
+	Binary func() (string, error)
 
 	*plugin.Client
 
@@ -116,7 +111,7 @@ func Prepare(t testing.TB, kubeconfig, namespace string) *Driver {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "ls")
 	require.NoError(t, err)
-	d := &Driver{t: t, kubeconfig: kubeconfig, namespace: namespace, dir: dir}
+	d := &Driver{t: t, kubeconfig: kubeconfig, namespace: namespace, dir: dir, Binary: Binary}
 	d.log, err = os.OpenFile(filepath.Join(dir, "log"), os.O_CREATE|os.O_RDWR|os.O_APPEND, 0o600)
 	require.NoError(t, err)
 	t.Cleanup(func() {
@@ -147,11 +142,7 @@ func (d *Driver) Log() string {
 // Begin starts the process and connects. The driver may not serve calls yet.
 func (d *Driver) Begin() {
 	d.t.Helper()
-	binary := Binary
-	if d.Newer {
-		binary = NewerBinary
-	}
-	path, err := binary()
+	path, err := d.Binary()
 	require.NoError(d.t, err)
 	address := d.Address()
 	args := []string{"serve", "--listen", address, "--kubeconfig", d.kubeconfig, "--record", d.recording()}
@@ -220,9 +211,10 @@ func (d *Driver) Resume() {
 	d.signal(syscall.SIGCONT)
 }
 
+// signal sends a signal, unless a fault has killed the process.
 func (d *Driver) signal(sig syscall.Signal) {
 	d.t.Helper()
-	if err := d.process.Cmd.Process.Signal(sig); err != nil {
+	if err := d.process.Cmd.Process.Signal(sig); err != nil && !errors.Is(err, os.ErrProcessDone) {
 		d.t.Fatalf("send %v to the driver: %v", sig, err)
 	}
 }

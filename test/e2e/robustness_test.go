@@ -89,6 +89,7 @@ var courseSteps = []kindOfStep{
 	{"settle", 8, 0, func(c *courseRun, _ int32) { c.settle() }},
 	{"kill", 4, 1, func(c *courseRun, late int32) { c.proxy.meet(killing(c.w.driver, late == 1)) }},
 	{"suspend", 2, 0, (*courseRun).suspend},
+	{"set the clock", 2, 1, func(c *courseRun, ahead int32) { c.w.driver.Jump(ahead == 1) }},
 	{"fault", 6, int32(len(faultKinds)) - 1, func(c *courseRun, n int32) { c.proxy.meet(faultKinds[n]) }},
 	{"blind", 2, 0, func(c *courseRun, _ int32) { c.proxy.refuseReads("pods") }},
 	{"break", 2, 0, (*courseRun).breakGroup},
@@ -306,6 +307,7 @@ func (c randomCourse) run(t *testing.T, on *cluster.Cluster) {
 	e.admit() // without it LWS may roll a group to a template that is edited in mid-promotion
 	p := newProxy(t, e, fault{})
 	e.driver = driver.Prepare(t, p.kubeconfig, e.namespace)
+	e.driver.Binary = driver.ClockBinary
 	e.driver.Begin()
 	p.open()
 	at := slices.IndexFunc(allStyles, func(s style) bool { return s.name == c.Style })

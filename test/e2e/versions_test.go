@@ -21,7 +21,7 @@ import (
 func (e *env) newer() *driver.Driver {
 	e.t.Helper()
 	d := driver.Prepare(e.t, driver.Kubeconfig(e.t, e.cluster), e.namespace)
-	d.Newer = true
+	d.Binary = driver.NewerBinary
 	return d
 }
 
