@@ -21,7 +21,7 @@ import (
 
 // The policy refers to annotations, field manager and hold of the driver. test/e2e tests its decisions.
 func TestAdmissionMatchesDriver(t *testing.T) {
-	manifest, err := Admission()
+	manifest, err := Manifests("admission/policy", "admission/binding")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -79,7 +79,7 @@ func TestPermissionsMatchDriver(t *testing.T) {
 			"system:serviceaccount:" + Namespace + ":" + ServiceAccount, record.RoleLabel, record.RecordAnnotation, lws.SetNameLabelKey,
 		},
 	} {
-		manifest, err := stream(file)
+		manifest, err := Manifests(file)
 		if err != nil {
 			t.Fatal(err)
 		}

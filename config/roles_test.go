@@ -18,8 +18,8 @@ func TestDriverRolesAreAggregated(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, name := range driverRoles {
-		manifest, err := stream(name)
+	for _, name := range DriverRoles {
+		manifest, err := Manifests(name)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -27,8 +27,8 @@ import (
 func TestHostDeployments(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct{ command, account, path string }{
-		{"kruise", config.KruiseServiceAccount, "../../config/kruise/deployment.yaml"},
-		{"batchrelease", config.BatchReleaseServiceAccount, "../../config/kruise/batchrelease/deployment.yaml"},
+		{"kruise", "lockstep-kruise", "../../config/kruise/deployment.yaml"},
+		{"batchrelease", "lockstep-batchrelease", "../../config/kruise/batchrelease/deployment.yaml"},
 	} {
 		t.Run(test.command, func(t *testing.T) {
 			t.Parallel()

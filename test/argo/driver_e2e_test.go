@@ -20,10 +20,10 @@ import (
 
 	"github.com/argoproj/argo-rollouts/pkg/apis/rollouts/v1alpha1"
 
-	"github.com/lockstep-rollouts/lockstep/config"
 	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/await"
 	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/files"
 	"github.com/lockstep-rollouts/lockstep/test/cluster"
+	"github.com/lockstep-rollouts/lockstep/test/deploy"
 	"github.com/lockstep-rollouts/lockstep/test/driver"
 )
 
@@ -72,7 +72,7 @@ func TestDriverApart(t *testing.T) {
 func withoutRights(t *testing.T, c *cluster.Cluster) {
 	t.Helper()
 	less := files.Read(t, filepath.Join("..", "..", "config", "argo", "remote", "rbac", "role.yaml"))
-	more, err := config.ArgoRBAC()
+	more, err := deploy.ArgoRBAC()
 	require.NoError(t, err)
 	bindings := kubernetes.NewForConfigOrDie(c.RESTConfig()).RbacV1().ClusterRoleBindings()
 	replace := func(ctx context.Context, binding string, manifest []byte) {

@@ -24,6 +24,7 @@ import (
 	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/text"
 	"github.com/lockstep-rollouts/lockstep/test/child"
 	"github.com/lockstep-rollouts/lockstep/test/cluster"
+	"github.com/lockstep-rollouts/lockstep/test/deploy"
 	"github.com/lockstep-rollouts/lockstep/test/driver"
 )
 
@@ -37,12 +38,12 @@ type process struct {
 // rights grants the host's account the permissions of config/kruise/batchrelease, and returns its kubeconfig.
 func rights(t *testing.T, c *cluster.Cluster, withDriver bool) string {
 	t.Helper()
-	manifests := []func() ([]byte, error){config.BatchRelease}
+	manifests := []func() ([]byte, error){deploy.BatchRelease}
 	if withDriver {
-		manifests = append(manifests, config.BatchReleaseDriver)
+		manifests = append(manifests, deploy.BatchReleaseDriver)
 	}
 	require.NoError(t, c.ApplyConfig(t.Context(), "", manifests...))
-	kubeconfig, err := driver.AccountKubeconfig(c, config.Namespace, config.BatchReleaseServiceAccount)
+	kubeconfig, err := driver.AccountKubeconfig(c, config.Namespace, deploy.BatchReleaseServiceAccount)
 	require.NoError(t, err)
 	return kubeconfig
 }

@@ -76,7 +76,7 @@ func (c *Cluster) Apply(ctx context.Context, namespace string, manifest []byte) 
 	return c.applier.awaitRules(ctx, objects)
 }
 
-// ApplyConfig is [Cluster.Apply] for what functions of package config return.
+// ApplyConfig is [Cluster.Apply] for what functions of package deploy return.
 func (c *Cluster) ApplyConfig(ctx context.Context, namespace string, manifests ...func() ([]byte, error)) error {
 	for _, read := range manifests {
 		manifest, err := read()

@@ -137,7 +137,7 @@ func WithKruise(prepare ...func(context.Context, *Cluster) error) Option {
 	}
 }
 
-// WithManifest applies cluster-scoped objects of package config, such as policies, before any component starts but the API server.
+// WithManifest applies cluster-scoped objects of package deploy, such as policies, before any component starts but the API server.
 func WithManifest(manifest func() ([]byte, error)) Option {
 	return func(o *options) { o.manifests = append(o.manifests, manifest) }
 }

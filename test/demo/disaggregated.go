@@ -18,7 +18,7 @@ import (
 	"k8s.io/client-go/dynamic"
 	disaggregated "sigs.k8s.io/lws/api/disaggregatedset/v1"
 
-	"github.com/lockstep-rollouts/lockstep/config"
+	"github.com/lockstep-rollouts/lockstep/test/deploy"
 )
 
 //go:embed disaggregated.yaml
@@ -75,7 +75,7 @@ func (s *stage) awaitChildren(ctx context.Context, what, model string, prefill, 
 }
 
 func (s *stage) serveSet(ctx context.Context) error {
-	if err := s.cluster.ApplyConfig(ctx, "", config.Disaggregated); err != nil {
+	if err := s.cluster.ApplyConfig(ctx, "", deploy.Disaggregated); err != nil {
 		return err
 	}
 	return s.serve(ctx)

@@ -15,8 +15,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/dynamic"
 
-	"github.com/lockstep-rollouts/lockstep/config"
 	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/text"
+	"github.com/lockstep-rollouts/lockstep/test/deploy"
 	"github.com/lockstep-rollouts/lockstep/test/kruise/install"
 )
 
@@ -42,7 +42,7 @@ func (s *stage) kruiseScenes() []scene {
 
 // control starts the controller.
 func (s *stage) control(ctx context.Context) error {
-	log, err := s.start(ctx, config.KruiseServiceAccount, "kruise")
+	log, err := s.start(ctx, deploy.KruiseServiceAccount, "kruise")
 	if err == nil {
 		fmt.Fprintf(s.out, "lockstep kruise, its log is %s\n", log)
 	}

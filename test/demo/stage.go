@@ -30,6 +30,7 @@ import (
 	"github.com/lockstep-rollouts/lockstep/config"
 	"github.com/lockstep-rollouts/lockstep/test/child"
 	"github.com/lockstep-rollouts/lockstep/test/cluster"
+	"github.com/lockstep-rollouts/lockstep/test/deploy"
 	"github.com/lockstep-rollouts/lockstep/test/grouptags"
 	"github.com/lockstep-rollouts/lockstep/test/kruise/install"
 	"github.com/lockstep-rollouts/lockstep/test/node"
@@ -181,7 +182,7 @@ func (s *stage) serveWith(ctx context.Context, start func(ctx context.Context, a
 
 // startWithRBAC applies config/base to the demo's control plane, and starts Lockstep with its account.
 func (s *stage) startWithRBAC(ctx context.Context, args ...string) (log string, err error) {
-	if err := s.cluster.ApplyConfig(ctx, config.Namespace, config.RBAC); err != nil {
+	if err := s.cluster.ApplyConfig(ctx, config.Namespace, deploy.RBAC); err != nil {
 		return "", err
 	}
 	return s.start(ctx, config.ServiceAccount, args...)

@@ -24,6 +24,7 @@ import (
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 	"github.com/lockstep-rollouts/lockstep/test/child"
 	"github.com/lockstep-rollouts/lockstep/test/cluster"
+	"github.com/lockstep-rollouts/lockstep/test/deploy"
 )
 
 // User is the driver's name in audit logs.
@@ -258,7 +259,7 @@ func (d *Driver) Restart() {
 
 // permissions grants the driver's service account exactly config/base, and returns its kubeconfig.
 func permissions(c *cluster.Cluster) (string, error) {
-	if err := c.ApplyConfig(context.Background(), config.Namespace, config.RBAC); err != nil {
+	if err := c.ApplyConfig(context.Background(), config.Namespace, deploy.RBAC); err != nil {
 		return "", err
 	}
 	return AccountKubeconfig(c, config.Namespace, config.ServiceAccount)

@@ -27,7 +27,6 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/lockstep-rollouts/lockstep/config"
 	"github.com/lockstep-rollouts/lockstep/plugin"
 	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/await"
 	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/files"
@@ -35,6 +34,7 @@ import (
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 	"github.com/lockstep-rollouts/lockstep/test/child"
 	"github.com/lockstep-rollouts/lockstep/test/cluster"
+	"github.com/lockstep-rollouts/lockstep/test/deploy"
 	"github.com/lockstep-rollouts/lockstep/test/driver"
 	"github.com/lockstep-rollouts/lockstep/test/suite"
 )
@@ -51,7 +51,7 @@ type tcpDriver struct {
 // serveTCP starts one with the permissions of config/base.
 func (e *env) serveTCP(args ...string) *tcpDriver {
 	e.t.Helper()
-	require.NoError(e.t, e.cluster.ApplyConfig(e.t.Context(), "", config.Access))
+	require.NoError(e.t, e.cluster.ApplyConfig(e.t.Context(), "", deploy.Access))
 	binary := driver.Path(e.t)
 	s := &tcpDriver{env: e, ca: tlstest.NewCA(e.t), log: filepath.Join(e.t.TempDir(), "log")}
 	cert := s.ca.Files(e.t, "server")

@@ -27,9 +27,9 @@ import (
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 	sigsyaml "sigs.k8s.io/yaml"
 
-	"github.com/lockstep-rollouts/lockstep/config"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 	"github.com/lockstep-rollouts/lockstep/test/cluster"
+	"github.com/lockstep-rollouts/lockstep/test/deploy"
 	"github.com/lockstep-rollouts/lockstep/test/driver"
 	"github.com/lockstep-rollouts/lockstep/test/suite"
 )
@@ -53,7 +53,7 @@ func newAdmissionEnv(t *testing.T) *env {
 // admit applies the policy and its binding, which it restricts to the namespace, and returns once they are in force.
 func (e *env) admit() {
 	e.t.Helper()
-	manifest, err := config.Admission()
+	manifest, err := deploy.Admission()
 	require.NoError(e.t, err)
 	var binding string
 	for part := range bytes.SplitSeq(manifest, []byte("---\n")) {

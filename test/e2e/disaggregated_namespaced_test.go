@@ -16,6 +16,7 @@ import (
 	"github.com/lockstep-rollouts/lockstep/config"
 	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/await"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+	"github.com/lockstep-rollouts/lockstep/test/deploy"
 	"github.com/lockstep-rollouts/lockstep/test/driver"
 	"github.com/lockstep-rollouts/lockstep/test/suite"
 	"github.com/lockstep-rollouts/lockstep/test/tenant"
@@ -47,7 +48,7 @@ func TestDisaggregatedNamespaced(t *testing.T) {
 	mustFail(t, adopt(), pb.ErrorReason_ERROR_REASON_FORBIDDEN)
 	require.ErrorContains(t, adopt(), "config/namespaced")
 
-	manifest, err := config.NamespacedBounds()
+	manifest, err := deploy.NamespacedBounds()
 	require.NoError(t, err)
 	suite.Apply(t, s.cluster, "", string(bytes.ReplaceAll(manifest, []byte("namespace: "+config.Namespace), []byte("namespace: "+s.namespace))))
 	s.adopt()

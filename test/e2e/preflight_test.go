@@ -26,8 +26,8 @@ import (
 	"k8s.io/utils/ptr"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
-	"github.com/lockstep-rollouts/lockstep/config"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+	"github.com/lockstep-rollouts/lockstep/test/deploy"
 	"github.com/lockstep-rollouts/lockstep/test/driver"
 	"github.com/lockstep-rollouts/lockstep/test/tenant"
 )
@@ -253,7 +253,7 @@ func TestPreflightByReader(t *testing.T) {
 // preflightKubeconfig returns the kubeconfig of a new service account with the permissions of config/base and config/preflight.
 func (e *env) preflightKubeconfig() string {
 	e.t.Helper()
-	manifest, err := config.Preflight()
+	manifest, err := deploy.Preflight()
 	require.NoError(e.t, err)
 	role, _, _ := bytes.Cut(manifest, []byte("---\n"))
 	require.NoError(e.t, e.cluster.Apply(e.t.Context(), e.namespace, role))

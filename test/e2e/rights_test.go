@@ -25,6 +25,7 @@ import (
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 	"github.com/lockstep-rollouts/lockstep/test/audit"
 	"github.com/lockstep-rollouts/lockstep/test/cluster"
+	"github.com/lockstep-rollouts/lockstep/test/deploy"
 	"github.com/lockstep-rollouts/lockstep/test/driver"
 )
 
@@ -162,7 +163,7 @@ func TestDeploymentsAreRestricted(t *testing.T) {
 	t.Parallel()
 	e := newEnvIn(t, cluster.Shared(t))
 	driver.Kubeconfig(t, e.cluster) // applies config/base
-	for _, read := range []func() ([]byte, error){config.Kruise, config.BatchRelease} {
+	for _, read := range []func() ([]byte, error){deploy.Kruise, deploy.BatchRelease} {
 		manifest, err := read()
 		require.NoError(t, err)
 		require.NoError(t, e.cluster.Apply(t.Context(), config.Namespace, manifest))

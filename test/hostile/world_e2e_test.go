@@ -43,6 +43,7 @@ import (
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 	"github.com/lockstep-rollouts/lockstep/test/child"
 	"github.com/lockstep-rollouts/lockstep/test/cluster"
+	"github.com/lockstep-rollouts/lockstep/test/deploy"
 	"github.com/lockstep-rollouts/lockstep/test/driver"
 	"github.com/lockstep-rollouts/lockstep/test/suite"
 )
@@ -69,7 +70,7 @@ func newWorld(t *testing.T) *world {
 	c := cluster.Shared(t)
 	w := &world{t: t, cluster: c, namespace: c.Namespace(t), ca: tlstest.NewCA(t), log: filepath.Join(t.TempDir(), "log")}
 	w.kube, w.lws, _ = suite.Clients(c)
-	require.NoError(t, c.ApplyConfig(t.Context(), "", config.Access))
+	require.NoError(t, c.ApplyConfig(t.Context(), "", deploy.Access))
 	w.start()
 	return w
 }
@@ -206,7 +207,7 @@ const (
 // crowd lets the driver list the pods of all namespaces, and creates many large ones.
 func (w *world) crowd() {
 	w.t.Helper()
-	require.NoError(w.t, w.cluster.ApplyConfig(w.t.Context(), config.Namespace, config.Preflight))
+	require.NoError(w.t, w.cluster.ApplyConfig(w.t.Context(), config.Namespace, deploy.Preflight))
 	pods := w.kube.CoreV1().Pods(w.cluster.Namespace(w.t))
 	pod := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{GenerateName: "crowd-"},

@@ -20,6 +20,7 @@ import (
 	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/text"
 	"github.com/lockstep-rollouts/lockstep/test/child"
 	"github.com/lockstep-rollouts/lockstep/test/cluster"
+	"github.com/lockstep-rollouts/lockstep/test/deploy"
 	"github.com/lockstep-rollouts/lockstep/test/driver"
 )
 
@@ -44,7 +45,7 @@ func startController(t *testing.T, c *cluster.Cluster) {
 func launch(t *testing.T, c *cluster.Cluster) *child.Process {
 	t.Helper()
 	binary := driver.Path(t)
-	kubeconfig, err := driver.AccountKubeconfig(c, config.Namespace, config.KruiseServiceAccount)
+	kubeconfig, err := driver.AccountKubeconfig(c, config.Namespace, deploy.KruiseServiceAccount)
 	require.NoError(t, err)
 	controller.log = filepath.Join(c.Dir(), "log", "lockstep-kruise.log")
 	log, err := os.OpenFile(controller.log, os.O_CREATE|os.O_RDWR|os.O_APPEND, 0o600)

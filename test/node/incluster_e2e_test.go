@@ -32,6 +32,7 @@ import (
 	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/files"
 	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/tlstest"
 	"github.com/lockstep-rollouts/lockstep/test/cluster"
+	"github.com/lockstep-rollouts/lockstep/test/deploy"
 	"github.com/lockstep-rollouts/lockstep/test/driver"
 	"github.com/lockstep-rollouts/lockstep/test/podanswer"
 	"github.com/lockstep-rollouts/lockstep/test/serving"
@@ -63,14 +64,14 @@ type installation struct {
 // clear removes what the suite's cluster, or another test, has of a release's base. The end of the test restores the suite's policies, and
 // the next test its driver's account.
 func (in *installation) clear() {
-	for _, read := range []func() ([]byte, error){config.RBAC, config.Access, config.Permissions} {
+	for _, read := range []func() ([]byte, error){deploy.RBAC, deploy.Access, deploy.Permissions} {
 		manifest, err := read()
 		require.NoError(in.T, err)
 		in.delete("-f", in.write(string(manifest)))
 	}
 	in.T.Cleanup(func() {
 		driver.ForgetAccount(in.Cluster)
-		policies, err := config.Permissions()
+		policies, err := deploy.Permissions()
 		if err == nil {
 			err = in.Cluster.Apply(context.WithoutCancel(in.T.Context()), "", policies)
 		}

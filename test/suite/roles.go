@@ -16,18 +16,18 @@ import (
 	disaggregated "sigs.k8s.io/lws/api/disaggregatedset/v1"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
-	"github.com/lockstep-rollouts/lockstep/config"
 	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/await"
 	"github.com/lockstep-rollouts/lockstep/test/cluster"
+	"github.com/lockstep-rollouts/lockstep/test/deploy"
 )
 
 // WithRoles installs the kind of the bounds of DisaggregatedSets, and the policies that enforce them.
-func WithRoles() cluster.Option { return cluster.WithManifest(config.Disaggregated) }
+func WithRoles() cluster.Option { return cluster.WithManifest(deploy.Disaggregated) }
 
 // InstallRoles installs the same on a cluster that runs already.
 func InstallRoles(t testing.TB, c *cluster.Cluster) {
 	t.Helper()
-	require.NoError(t, c.ApplyConfig(t.Context(), "", config.Disaggregated))
+	require.NoError(t, c.ApplyConfig(t.Context(), "", deploy.Disaggregated))
 }
 
 // RolesManifest is a DisaggregatedSet whose roles have groups of 2 pods. pod returns a role's template of pods.

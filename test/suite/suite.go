@@ -26,11 +26,11 @@ import (
 	lwsclient "sigs.k8s.io/lws/client-go/clientset/versioned"
 	lwsv1 "sigs.k8s.io/lws/client-go/clientset/versioned/typed/leaderworkerset/v1"
 
-	"github.com/lockstep-rollouts/lockstep/config"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/await"
 	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/text"
 	"github.com/lockstep-rollouts/lockstep/test/cluster"
+	"github.com/lockstep-rollouts/lockstep/test/deploy"
 )
 
 // Main is [cluster.Main] with this many parallel tests, in a cluster with the policies of config/permissions. Tests mostly wait, so
@@ -40,7 +40,7 @@ func Main(m *testing.M, parallel int, opts ...cluster.Option) int {
 	if err := flag.Set("test.parallel", strconv.Itoa(parallel)); err != nil {
 		panic(err)
 	}
-	return cluster.Main(m, append(opts, cluster.WithManifest(config.Permissions))...)
+	return cluster.Main(m, append(opts, cluster.WithManifest(deploy.Permissions))...)
 }
 
 // Clients returns clients with cluster-admin permissions.

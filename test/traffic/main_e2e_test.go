@@ -10,8 +10,8 @@ import (
 	"os"
 	"testing"
 
-	"github.com/lockstep-rollouts/lockstep/config"
 	"github.com/lockstep-rollouts/lockstep/test/cluster"
+	"github.com/lockstep-rollouts/lockstep/test/deploy"
 	"github.com/lockstep-rollouts/lockstep/test/driver"
 	"github.com/lockstep-rollouts/lockstep/test/netns"
 )
@@ -22,7 +22,7 @@ func TestMain(m *testing.M) {
 	}
 	run := func() int {
 		defer driver.Cleanup()
-		return cluster.Main(m, cluster.WithTraefik(), cluster.WithPrometheus(), cluster.WithManifest(config.Permissions))
+		return cluster.Main(m, cluster.WithTraefik(), cluster.WithPrometheus(), cluster.WithManifest(deploy.Permissions))
 	}
 	os.Exit(netns.Main(build, run, cluster.PodCIDR))
 }

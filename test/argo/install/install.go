@@ -13,8 +13,8 @@ import (
 
 	"sigs.k8s.io/yaml"
 
-	"github.com/lockstep-rollouts/lockstep/config"
 	"github.com/lockstep-rollouts/lockstep/test/cluster"
+	"github.com/lockstep-rollouts/lockstep/test/deploy"
 )
 
 // Plugin gives Argo's service account the rights of config/argo and configures the plugins as there, but for where the
@@ -24,7 +24,7 @@ func Plugin(ctx context.Context, c *cluster.Cluster, binary string) error {
 	if err := os.MkdirAll(filepath.Join(c.Dir(), "plugin-bin"), 0o700); err != nil {
 		return fmt.Errorf("create the plugins' folder: %w", err)
 	}
-	if err := c.ApplyConfig(ctx, cluster.ArgoNamespace, config.ArgoRBAC); err != nil {
+	if err := c.ApplyConfig(ctx, cluster.ArgoNamespace, deploy.ArgoRBAC); err != nil {
 		return err
 	}
 	return Configure(ctx, c, binary)
@@ -57,7 +57,7 @@ func configMap(binary string, args []string) ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("find the plugin: %w", err)
 	}
-	manifest, err := config.ArgoPlugins()
+	manifest, err := deploy.ArgoPlugins()
 	if err != nil {
 		return nil, err
 	}

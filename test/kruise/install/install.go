@@ -9,19 +9,19 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/lockstep-rollouts/lockstep/config"
 	"github.com/lockstep-rollouts/lockstep/test/cluster"
+	"github.com/lockstep-rollouts/lockstep/test/deploy"
 )
 
 // Rights is what config/kruise has, but for the Deployment: the kind, the controller's account, what it and Kruise may do.
 // It is for [cluster.WithKruise].
 func Rights(ctx context.Context, c *cluster.Cluster) error {
-	return c.ApplyConfig(ctx, "", config.Kruise)
+	return c.ApplyConfig(ctx, "", deploy.Kruise)
 }
 
 // DriverInside is Rights, and the driver's own for one inside the controller's process.
 func DriverInside(ctx context.Context, c *cluster.Cluster) error {
-	return c.ApplyConfig(ctx, "", config.Kruise, config.KruiseDriver)
+	return c.ApplyConfig(ctx, "", deploy.Kruise, deploy.KruiseDriver)
 }
 
 const rollout = `
