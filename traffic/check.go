@@ -11,6 +11,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	disaggregated "sigs.k8s.io/lws/api/disaggregatedset/v1"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
@@ -88,7 +89,7 @@ func (sel selector) check(s Setup) error {
 				sel.of, s.Stable, disaggregated.RoleLabelKey, field, s.StablePin[disaggregated.RoleLabelKey], role.Name)
 		}
 	}
-	if wrong := missingLabels(sel.labels, mergeLabels(s.Leader, s.CanaryLeader)); len(wrong) > 0 {
+	if wrong := missingLabels(sel.labels, labels.Merge(s.Leader, s.CanaryLeader)); len(wrong) > 0 {
 		return unusableError("%s requires %s in its %s, but policy.canary_leader_metadata gives canary leaders %s: leave these labels out of the policy",
 			sel.of, formatLabels(wrong), field, formatFound(wrong, s.CanaryLeader))
 	}
@@ -152,12 +153,6 @@ func formatFound(wrong, pods map[string]string) string {
 		}
 	}
 	return strings.Join(out, ", ")
-}
-
-func mergeLabels(base, more map[string]string) map[string]string {
-	out := maps.Clone(base)
-	maps.Copy(out, more)
-	return out
 }
 
 // unusableError returns the error for an object of the policy that can't be used as it is: a FAILED_PRECONDITION, since a user

@@ -10,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/labels"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
@@ -34,7 +35,7 @@ func TestCanaryPool(t *testing.T) {
 		}
 	}
 	c.setup.Policy.Pool.PickerPort = 9009
-	c.setup.CanaryPin = mergeLabels(c.setup.CanaryPin, map[string]string{"whole": "true"})
+	c.setup.CanaryPin = labels.Merge(c.setup.CanaryPin, map[string]string{"whole": "true"})
 	got, err := CanaryPool(before, c.setup)
 	if err != nil || pickerPort(pickerOf(got)) != 9009 || poolSelector(got).labels["whole"] != "true" {
 		t.Errorf("%v, %v: want the policy's port, and all labels of the pin", got, err)

@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/utils/ptr"
 	disaggregated "sigs.k8s.io/lws/api/disaggregatedset/v1"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
@@ -121,7 +122,7 @@ func TestPoolKeepsRoles(t *testing.T) {
 		before := c.world.StablePool
 		c.applyAll(Desired{Prepared: true})
 		side := func(revision string, more map[string]string) map[string]string {
-			return mergeLabels(mergeLabels(user, more), map[string]string{"disaggregatedset.x-k8s.io/name": "vllm", "disaggregatedset.x-k8s.io/revision": revision})
+			return labels.Merge(labels.Merge(user, more), map[string]string{"disaggregatedset.x-k8s.io/name": "vllm", "disaggregatedset.x-k8s.io/revision": revision})
 		}
 		if diff := cmp.Diff(side("00000001", nil), poolSelector(c.world.StablePool).labels); diff != "" {
 			t.Errorf("%s: the stable pool selects (-want +got):\n%s", name, diff)
@@ -156,7 +157,7 @@ func TestCheckRoles(t *testing.T) {
 	})
 	c = newFakePool(t, all, true)
 	checkSays(t, "a pool of all workers", Check(c.setup, c.world), bad, []string{"InferencePool vllm", "workers", "worker-index"})
-	c = newFakePool(t, mergeLabels(all, leaders), true)
+	c = newFakePool(t, labels.Merge(all, leaders), true)
 	checkSays(t, "a pool of all leaders", Check(c.setup, c.world), 0, nil)
 	c = newFakePool(t, all, true)
 	c.setup.Worker = nil // decode is of single pods

@@ -12,8 +12,8 @@ import (
 	"slices"
 	"strings"
 
-	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/utils/ptr"
 	disaggregated "sigs.k8s.io/lws/api/disaggregatedset/v1"
@@ -140,16 +140,10 @@ func NewSetupOfRole(set *lws.LeaderWorkerSet, role, stable, update string, p Pol
 // podLabels returns the labels of a template's leaders and workers, together with those that LWS adds to every pod of the workload. Those of
 // workers are nil without workers.
 func podLabels(t lws.LeaderWorkerTemplate, added map[string]string) (leader, worker map[string]string) {
-	with := func(pod corev1.PodTemplateSpec) map[string]string {
-		out := map[string]string{}
-		maps.Copy(out, pod.Labels)
-		maps.Copy(out, added)
-		return out
-	}
-	leader = with(*cmp.Or(t.LeaderTemplate, &t.WorkerTemplate))
+	leader = labels.Merge(cmp.Or(t.LeaderTemplate, &t.WorkerTemplate).Labels, added)
 	leader[lws.WorkerIndexLabelKey] = leaderIndex
 	if ptr.Deref(t.Size, 1) > 1 {
-		worker = with(t.WorkerTemplate)
+		worker = labels.Merge(t.WorkerTemplate.Labels, added)
 	}
 	return leader, worker
 }

@@ -5,13 +5,13 @@ package observe
 
 import (
 	"cmp"
-	"maps"
 	"slices"
 	"strings"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
@@ -211,16 +211,7 @@ func CanaryTemplate(stable *lws.LeaderWorkerSet, p record.Policy) lws.LeaderWork
 		// Without a leader template LWS uses the workers'.
 		t.LeaderTemplate = t.WorkerTemplate.DeepCopy()
 	}
-	t.LeaderTemplate.Labels = mergeMaps(t.LeaderTemplate.Labels, p.LeaderLabels)
-	t.LeaderTemplate.Annotations = mergeMaps(t.LeaderTemplate.Annotations, p.LeaderAnnotations)
+	t.LeaderTemplate.Labels = labels.Merge(t.LeaderTemplate.Labels, p.LeaderLabels)
+	t.LeaderTemplate.Annotations = labels.Merge(t.LeaderTemplate.Annotations, p.LeaderAnnotations)
 	return t
-}
-
-func mergeMaps(base, more map[string]string) map[string]string {
-	out := maps.Clone(base)
-	if out == nil && len(more) > 0 {
-		out = map[string]string{}
-	}
-	maps.Copy(out, more)
-	return out
 }

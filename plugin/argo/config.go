@@ -88,7 +88,7 @@ func (p place) errorf(field, format string, args ...any) error {
 
 // readConfig returns a Rollout's configuration, nil for a Rollout that does not use this plugin. Errors name the place and the field. A
 // field of Argo's own that does not work here, by the findings, is no error: no release begins with it, and one in flight continues.
-func readConfig(ro *v1alpha1.Rollout, findings []native.Finding) (*Config, error) {
+func readConfig(ro *v1alpha1.Rollout, findings []native.Field) (*Config, error) {
 	if ro.Spec.Strategy.BlueGreen != nil && ro.Annotations[AnnotationFirst] != "" {
 		return nil, fmt.Errorf("spec.strategy.blueGreen: can't release a workload, since Argo calls no plugin and points the active Service "+
 			"at the Rollout's own pods: use spec.strategy.canary with style: BlueGreen under %s", routingPlace)
@@ -145,7 +145,7 @@ func isOwnStep(s v1alpha1.CanaryStep) bool { return s.Plugin != nil && s.Plugin.
 // step neither ends the hold on the workload nor loses an abort. That is nil if the workload's name can't be read.
 func ReadLenient(ro *v1alpha1.Rollout) (*Config, error) { return readLenient(ro, judgeTyped(ro)) }
 
-func readLenient(ro *v1alpha1.Rollout, findings []native.Finding) (*Config, error) {
+func readLenient(ro *v1alpha1.Rollout, findings []native.Field) (*Config, error) {
 	config, err := readConfig(ro, findings)
 	if err == nil || ro.Spec.Strategy.Canary == nil {
 		return config, err

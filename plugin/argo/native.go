@@ -83,18 +83,18 @@ const (
 )
 
 // judgeTyped judges the fields that the type knows.
-func judgeTyped(ro *v1alpha1.Rollout) []native.Finding {
+func judgeTyped(ro *v1alpha1.Rollout) []native.Field {
 	spec := ro.Spec
 	spec.Template = corev1.PodTemplateSpec{} // any template is valid, and it is the largest part
 	object, err := runtime.DefaultUnstructuredConverter.ToUnstructured(&spec)
 	if err != nil {
-		return []native.Finding{{Path: "spec", Verdict: native.Refused, Note: fmt.Sprintf("can't be read: %v", err)}}
+		return []native.Field{{Path: "spec", Verdict: native.Refused, Note: fmt.Sprintf("can't be read: %v", err)}}
 	}
 	return nativeFields.Judge("spec", object)
 }
 
 // judge returns why no release may begin, nil if one may.
-func (c *Config) judge(ro *v1alpha1.Rollout, findings []native.Finding) error {
+func (c *Config) judge(ro *v1alpha1.Rollout, findings []native.Field) error {
 	err := errors.Join(checkDeadline(ro.Spec.ProgressDeadlineSeconds), native.Refusal(findings), checkNativeSteps(ro.Spec.Strategy.Canary.Steps, c))
 	if err == nil {
 		return nil

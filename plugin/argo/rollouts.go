@@ -37,7 +37,7 @@ var (
 type judged struct {
 	*v1alpha1.Rollout
 
-	findings []native.Finding
+	findings []native.Field
 }
 
 // newRolloutInformer returns an informer of Rollouts that stores them as judged. One that doesn't decode is stored as it is: a

@@ -54,21 +54,12 @@ type Field struct {
 // Table is a list of judged fields.
 type Table []Field
 
-// Finding is a field that is set and does not work.
-type Finding struct {
-	// Path is the complete path, with indices.
-	Path string
-	// Verdict is NoEffect or Refused.
-	Verdict Verdict
-	// Note is the reason, and what to use instead.
-	Note string
-}
-
 // unknown is the judgement of a field that is not in the table.
 var unknown = Field{Verdict: Refused, Note: "this version of Lockstep did not judge what it does to a LeaderWorkerSet: remove it"}
 
-// Judge returns what does not work of an object at the path root, as decoded from JSON, in the order of the paths.
-func (t Table) Judge(root string, object map[string]any) []Finding {
+// Judge returns the fields that are set and don't work of an object at the path root, as decoded from JSON: with their complete paths, in the
+// order of these.
+func (t Table) Judge(root string, object map[string]any) []Field {
 	j := judge{fields: map[string]Field{}, deeper: map[string]bool{"": true}}
 	for _, f := range t {
 		j.fields[f.Path] = f
@@ -87,7 +78,7 @@ type judge struct {
 	fields map[string]Field
 	// deeper has the paths below which there are other judgements.
 	deeper   map[string]bool
-	findings []Finding
+	findings []Field
 }
 
 // walk judges a value. path has the name of the field in the table, at its complete path; above is the judgement of the fields around it.
@@ -110,7 +101,8 @@ func (j *judge) walk(path, at string, value any, above Field) {
 		}
 	case f.Verdict == Works, f.Accepts != "" && f.Accepts == fmt.Sprint(value):
 	default:
-		j.findings = append(j.findings, Finding{Path: at, Verdict: f.Verdict, Note: f.Note})
+		f.Path = at
+		j.findings = append(j.findings, f)
 	}
 }
 
@@ -123,7 +115,7 @@ func child(path, key string) string {
 }
 
 // Refusal returns why no release may begin, nil if it may.
-func Refusal(findings []Finding) error {
+func Refusal(findings []Field) error {
 	if said := join(findings, Refused); said != "" {
 		return errors.New(said)
 	}
@@ -131,9 +123,9 @@ func Refusal(findings []Finding) error {
 }
 
 // Ignored names the fields that have no effect. Empty means none.
-func Ignored(findings []Finding) string { return join(findings, NoEffect) }
+func Ignored(findings []Field) string { return join(findings, NoEffect) }
 
-func join(findings []Finding, verdict Verdict) string {
+func join(findings []Field, verdict Verdict) string {
 	var said []string
 	for _, f := range findings {
 		if f.Verdict == verdict {

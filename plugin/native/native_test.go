@@ -28,16 +28,16 @@ var table = native.Table{
 func TestJudge(t *testing.T) {
 	t.Parallel()
 	const unknown = "this version of Lockstep did not judge what it does to a LeaderWorkerSet: remove it"
-	refused := func(path, note string) []native.Finding {
-		return []native.Finding{{Path: path, Verdict: native.Refused, Note: note}}
+	refused := func(path, note string) []native.Field {
+		return []native.Field{{Path: path, Verdict: native.Refused, Note: note}}
 	}
 	tests := map[string]struct {
 		object string
-		want   []native.Finding
+		want   []native.Field
 	}{
 		"works, with all below":        {`{"name": "x", "template": {"spec": {"a": 1}}}`, nil},
-		"no effect":                    {`{"delay": 0}`, []native.Finding{{Path: "spec.delay", Verdict: native.NoEffect, Note: "there is nothing to delay"}}},
-		"refused":                      {`{"weight": 1000}`, refused("spec.weight", "use percentages")},
+		"no effect":                    {`{"delay": 0}`, []native.Field{{Path: "spec.delay", Verdict: native.NoEffect, Note: "there is nothing to delay"}}},
+		"refused":                      {`{"weight": 1000}`, []native.Field{{Path: "spec.weight", Verdict: native.Refused, Accepts: "100", Note: "use percentages"}}},
 		"value of the default":         {`{"weight": 100}`, nil},
 		"not in the table":             {`{"surge": 1}`, refused("spec.surge", unknown)},
 		"an object not in the table":   {`{"surge": {}}`, refused("spec.surge", unknown)},
