@@ -116,17 +116,17 @@ func (m *machine) callToward(g converge.Goal) converge.Move {
 	return m.call
 }
 
-// valid reports whether the plan is valid, and sets the condition if not.
-func (m *machine) valid() bool {
-	err := checkPlan(m.plan(), m.context.GetReplicas())
+// policy returns the driver's policy for the plan. If the plan is invalid, it returns nil and sets the condition.
+func (m *machine) policy() *pb.ReleasePolicy {
+	p, err := Policy(m.plan(), m.context.GetReplicas())
 	if err == nil && m.plan().RolloutID != "" && Workload(m.release).GetKind() == plugin.KindDisaggregatedSet {
 		err = errors.New("rolloutID: the pods of a DisaggregatedSet get no labels of batches: remove it")
 	}
 	if err != nil {
 		m.setBlocked("InvalidPlan", "spec.releasePlan."+err.Error())
-		return false
+		return nil
 	}
-	return true
+	return p
 }
 
 // ours reports whether this BatchRelease began the last release.

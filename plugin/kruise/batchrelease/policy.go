@@ -6,6 +6,7 @@ package batchrelease
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/openkruise/rollouts/api/v1beta1"
@@ -45,6 +46,15 @@ func Policy(plan *v1beta1.ReleasePlan, replicas int32) (*pb.ReleasePolicy, error
 		}
 		p.CanaryLeaderMetadata = &pb.PodMetadata{Labels: m.Labels, Annotations: m.Annotations}
 	}
+	switch plan.FinalizingPolicy {
+	case "", v1beta1.WaitResumeFinalizingPolicyType, v1beta1.ImmediateFinalizingPolicyType:
+	default:
+		return nil, fmt.Errorf("finalizingPolicy %q is unknown: use %s or %s",
+			plan.FinalizingPolicy, v1beta1.WaitResumeFinalizingPolicyType, v1beta1.ImmediateFinalizingPolicyType)
+	}
+	if p := plan.BatchPartition; p != nil && *p < 0 {
+		return nil, fmt.Errorf("batchPartition %d is negative: batches count from 0", *p)
+	}
 	return p, nil
 }
 
@@ -69,33 +79,15 @@ func Style(plan *v1beta1.ReleasePlan) (pb.Style, error) {
 	}
 }
 
-// checkPlan validates a plan.
-func checkPlan(plan *v1beta1.ReleasePlan, replicas int32) error {
-	if _, err := Policy(plan, replicas); err != nil {
-		return err
-	}
-	switch plan.FinalizingPolicy {
-	case "", v1beta1.WaitResumeFinalizingPolicyType, v1beta1.ImmediateFinalizingPolicyType:
-	default:
-		return fmt.Errorf("finalizingPolicy %q is unknown: use %s or %s",
-			plan.FinalizingPolicy, v1beta1.WaitResumeFinalizingPolicyType, v1beta1.ImmediateFinalizingPolicyType)
-	}
-	if p := plan.BatchPartition; p != nil && *p < 0 {
-		return fmt.Errorf("batchPartition %d is negative: batches count from 0", *p)
-	}
-	return nil
-}
-
 // Batches returns the plan's batches as the driver accepts them: all counts or all percentages. Kruise allows both in one plan, which
 // are converted to counts.
 func Batches(plan *v1beta1.ReleasePlan, replicas int32) ([]string, error) {
 	if len(plan.Batches) == 0 {
 		return nil, errors.New("batches: is empty; set at least one count or percentage of groups")
 	}
-	mixed := false
-	for _, b := range plan.Batches {
-		mixed = mixed || b.CanaryReplicas.Type != plan.Batches[0].CanaryReplicas.Type
-	}
+	mixed := slices.ContainsFunc(plan.Batches, func(b v1beta1.ReleaseBatch) bool {
+		return b.CanaryReplicas.Type != plan.Batches[0].CanaryReplicas.Type
+	})
 	out := make([]string, 0, len(plan.Batches))
 	last := 0
 	for i, b := range plan.Batches {

@@ -25,14 +25,14 @@ func (m *machine) progress() {
 		m.prepare()
 		return
 	}
-	if !m.valid() {
+	policy := m.policy()
+	if policy == nil {
 		return
 	}
 	m.recordChanges()
 	c := m.context
-	style, err := Style(m.plan())
 	switch {
-	case err != nil, style != c.GetStyle():
+	case policy.GetStyle() != c.GetStyle():
 		m.setBlocked("StyleChanged", fmt.Sprintf("the release was begun in style %s, which can't change: restore the style, or delete the BatchRelease, "+
 			"which rolls back, and create another one", plugin.CamelCase(strings.TrimPrefix(c.GetStyle().String(), "STYLE_"))))
 		return
@@ -163,17 +163,20 @@ func (m *machine) upgrade() {
 // prepare adopts the workload, waits for a template to release, and begins.
 func (m *machine) prepare() {
 	m.status.Phase = v1beta1.RolloutPhasePreparing
-	switch {
-	case m.context == nil:
+	if m.context == nil {
 		m.setMessage(fmt.Sprintf("%s does not exist in namespace %s; it is adopted when it is created", m.object(), m.release.Namespace))
-	case !m.valid():
+		return
+	}
+	policy := m.policy()
+	switch {
+	case policy == nil:
 	case m.inState(pb.State_STATE_PREPARING):
 		m.setMessage("the driver prepares the release")
 	case m.inFlight():
 		m.recordStart()
 		m.progress()
 	default:
-		m.begin()
+		m.begin(policy)
 	}
 }
 
@@ -187,13 +190,8 @@ func (m *machine) awaitPartition() {
 }
 
 // begin adopts the workload, or begins the release of its template.
-func (m *machine) begin() {
+func (m *machine) begin(policy *pb.ReleasePolicy) {
 	c := m.context
-	policy, err := Policy(m.plan(), c.GetReplicas())
-	if err != nil {
-		m.setBlocked("InvalidPlan", "spec.releasePlan."+err.Error())
-		return
-	}
 	template := c.GetTemplateRevision()
 	next := m.callToward(converge.Goal{Kind: converge.Upgrade, Release: ReleaseID(m.release, template), Revision: template, Policy: policy})
 	switch {
