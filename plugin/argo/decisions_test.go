@@ -31,7 +31,7 @@ func TestDecisions(t *testing.T) {
 			target := NewTarget(undoes{can: s.canUndo}, s.facts, s.config)
 			switch d.Cmd {
 			case "step":
-				step := stepper{Target: target, step: s.step, accepted: s.accepted}
+				step := run{Target: target, step: s.step, accepted: s.accepted}
 				return describe(t, step.next(c)) + "\n"
 			case "end":
 				return describe(t, target.ReconcileEnd(c)) + "\n"

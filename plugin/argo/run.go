@@ -34,30 +34,22 @@ type Outcome struct {
 	Release string
 }
 
-// Run performs actions of a step until it ends or the time to wait is over (zero: it does not wait). Without an action it waits
-// for a change of the workload. It returns an error that a user must resolve, after which the step continues.
-func (t Target) Run(ctx context.Context, step Step, wait time.Duration) (Outcome, error) {
-	r := &run{wait: wait, stepper: stepper{Target: t, step: step}}
-	return r.do(ctx)
-}
-
 type run struct {
-	stepper
+	Target
+	step Step
 
+	// accepted are the requests of the step that the driver has accepted.
+	accepted []proto.Message
 	// wait is how long to wait. Zero means not at all.
 	wait time.Duration
 	// outdated is set once the Rollout is another than the one that the step was called for.
 	outdated bool
 }
 
-func (r *run) confirm(ctx context.Context) (bool, error) {
-	if r.Confirm == nil {
-		return true, nil
-	}
-	return r.Confirm(ctx)
-}
-
-func (r *run) do(ctx context.Context) (Outcome, error) {
+// Run performs actions of a step until it ends or the time to wait is over (zero: it does not wait). Without an action it waits
+// for a change of the workload. It returns an error that a user must resolve, after which the step continues.
+func (t Target) Run(ctx context.Context, step Step, wait time.Duration) (Outcome, error) {
+	r := &run{Target: t, step: step, wait: wait}
 	deadline := time.Now().Add(max(r.wait, minTimeout))
 	// A call that begins just before the deadline has its own time.
 	ctx, cancel := context.WithDeadline(ctx, deadline.Add(callTimeout))
@@ -103,7 +95,7 @@ func (r *run) do(ctx context.Context) (Outcome, error) {
 // act performs a move, and returns the state of the workload afterwards.
 func (r *run) act(ctx context.Context, m Move, out *Outcome) (*pb.BatchContext, error) {
 	if begins, ok := m.Request.(*pb.InitializeRequest); ok {
-		current, err := r.confirm(ctx)
+		current, err := r.Confirm(ctx)
 		if err == nil && !current {
 			r.outdated, out.Message = true, "the Rollout has changed since this step was called"
 		}
@@ -218,7 +210,7 @@ type Target struct {
 	Ref    *pb.WorkloadRef
 	Facts  Facts
 	Config *Config
-	// Confirm reports whether the Rollout is still as in Facts, before a release begins: a step may wait for seconds. Nil skips the check.
+	// Confirm reports whether the Rollout is still as in Facts, before a release begins: a step may wait for seconds.
 	Confirm func(context.Context) (bool, error)
 }
 
@@ -226,7 +218,8 @@ type Target struct {
 func NewTarget(driver Driver, f Facts, config *Config) Target {
 	return Target{
 		Driver: driver, Facts: f, Config: config,
-		Ref: plugin.RefOf(f.Namespace, config.Workload),
+		Ref:     plugin.RefOf(f.Namespace, config.Workload),
+		Confirm: func(context.Context) (bool, error) { return true, nil },
 	}
 }
 

@@ -34,61 +34,52 @@ func callDriver(request proto.Message, format string, args ...any) Move {
 	return Move{Outcome: converge.Call, Request: request, Why: fmt.Sprintf(format, args...)}
 }
 
-// stepper decides the next call for a step.
-type stepper struct {
-	Target
-	step Step
-
-	// accepted are the requests of the step that the driver has accepted.
-	accepted []proto.Message
-}
-
 // wasRequested reports whether the driver has accepted a request of a type in this step.
-func wasRequested[R proto.Message](s *stepper) bool {
-	return slices.ContainsFunc(s.accepted, func(r proto.Message) bool { _, ok := r.(R); return ok })
+func wasRequested[R proto.Message](r *run) bool {
+	return slices.ContainsFunc(r.accepted, func(m proto.Message) bool { _, ok := m.(R); return ok })
 }
 
 // next returns the next action for the step, given the state of the workload.
-func (s *stepper) next(c *pb.BatchContext) Move {
+func (r *run) next(c *pb.BatchContext) Move {
 	// Argo may call a step at the first deployment, too, before anything serves.
-	if s.Facts.Stable == "" {
-		return succeed("first deployment: %s runs as it is, nothing to release", s.Config.Workload)
+	if r.Facts.Stable == "" {
+		return succeed("first deployment: %s runs as it is, nothing to release", r.Config.Workload)
 	}
-	if s.Facts.Rival != "" {
-		return fail("%s is released by Rollout %s, which is older: delete one of the two Rollouts", plugin.ObjectOf(s.Ref), s.Facts.Rival)
+	if r.Facts.Rival != "" {
+		return fail("%s is released by Rollout %s, which is older: delete one of the two Rollouts", plugin.ObjectOf(r.Ref), r.Facts.Rival)
 	}
-	_, mine := s.mine(c)
+	_, mine := r.mine(c)
 	inFlight, template := plugin.InFlight(c), c.GetTemplateRevision()
-	g := s.goal(converge.Upgrade, c)
+	g := r.goal(converge.Upgrade, c)
 	if template != "" && g.Revision != "" && g.Revision != template && (mine || !inFlight) {
-		return s.diverged(c)
+		return r.diverged(c)
 	}
 	if mine && inFlight {
-		if m, over := s.judge(c); over {
+		if m, over := r.judge(c); over {
 			return m
 		}
 	}
-	if s.step.Upgrade != "" && !wasRequested[*pb.UpgradeBatchRequest](s) {
-		g.Target, g.Why = upgradeTo(s.Config, s.step.Upgrade), "upgrading to "+s.step.Upgrade
+	if r.step.Upgrade != "" && !wasRequested[*pb.UpgradeBatchRequest](r) {
+		g.Target, g.Why = upgradeTo(r.Config, r.step.Upgrade), "upgrading to "+r.step.Upgrade
 	}
 	switch m := converge.Next(g, c); m.Outcome {
 	case converge.Call:
 		// An unfit Rollout begins nothing, but its release in flight must be able to end.
-		if _, begins := m.Request.(*pb.InitializeRequest); begins && s.Config.Unfit != nil {
-			return fail("%v", s.Config.Unfit)
+		if _, begins := m.Request.(*pb.InitializeRequest); begins && r.Config.Unfit != nil {
+			return fail("%v", r.Config.Unfit)
 		}
 		return m
 	case converge.Foreign:
-		return fail("%s, and then: %s", m.Why, s.Facts.Retry)
+		return fail("%s, and then: %s", m.Why, r.Facts.Retry)
 	case converge.RolledBack:
-		return fail("%s outside of this Rollout; to release again: %s", m.Why, s.Facts.Retry)
+		return fail("%s outside of this Rollout; to release again: %s", m.Why, r.Facts.Retry)
 	case converge.Wait, converge.Held:
 		return waiting("%s", m.Why)
 	case converge.Reached, converge.Failed:
 	}
 	switch {
 	case inFlight:
-		return s.finish(c)
+		return r.finish(c)
 	case mine && c.GetState() == pb.State_STATE_COMPLETED:
 		return succeed("promoted: %s", c.GetMessage())
 	default:
@@ -138,21 +129,21 @@ func Ours(f Facts, c *pb.BatchContext) (ID, bool) {
 
 // diverged decides about a workload whose template is not the one that the Rollout's template stands for: it was edited, or the Rollout
 // was undone.
-func (s *stepper) diverged(c *pb.BatchContext) Move {
+func (r *run) diverged(c *pb.BatchContext) Move {
 	template := c.GetTemplateRevision()
 	inFlight := plugin.InFlight(c)
 	switch {
-	case s.Facts.Wanted != template && s.Facts.Noted.seen != template:
-		return waiting("%s has a new template (revision %s): the Rollout is about to start over with it", plugin.ObjectOf(s.Ref), template)
+	case r.Facts.Wanted != template && r.Facts.Noted.seen != template:
+		return waiting("%s has a new template (revision %s): the Rollout is about to start over with it", plugin.ObjectOf(r.Ref), template)
 	case inFlight:
-		g := s.goal(converge.RollBack, c)
+		g := r.goal(converge.RollBack, c)
 		g.Why = fmt.Sprintf("rolling back release %s, whose revision the Rollout no longer asks for", c.GetReleaseId())
 		return callOrWait(converge.Next(g, c))
-	case !s.Driver.Has(pb.Capability_CAPABILITY_UNDO):
+	case !r.Driver.Has(pb.Capability_CAPABILITY_UNDO):
 		return fail("the Rollout asks for revision %s of %s, whose template is revision %s, and this driver can't "+
-			"restore a template: restore it in Git or with kubectl apply, and then: %s", s.Facts.Wanted, plugin.ObjectOf(s.Ref), template, s.Facts.Retry)
+			"restore a template: restore it in Git or with kubectl apply, and then: %s", r.Facts.Wanted, plugin.ObjectOf(r.Ref), template, r.Facts.Retry)
 	default:
-		return s.undo(template)
+		return r.undo(template)
 	}
 }
 
@@ -179,14 +170,14 @@ func callOrWait(m Move) Move {
 }
 
 // judge decides about states of the step's release in which no request follows.
-func (s *stepper) judge(c *pb.BatchContext) (Move, bool) {
+func (r *run) judge(c *pb.BatchContext) (Move, bool) {
 	switch c.GetState() { //nolint:exhaustive // In the other states the step continues.
 	case pb.State_STATE_ROLLING_BACK, pb.State_STATE_PREPARING:
 		return waiting("%s", c.GetMessage()), true
 	case pb.State_STATE_PROMOTING:
 		return waiting("promoting: %s", c.GetMessage()), true
 	case pb.State_STATE_FAILED:
-		if s.Config.WaitOnFailure || s.step.Promote && slices.Contains(noGroupFails, c.GetReason()) {
+		if r.Config.WaitOnFailure || r.step.Promote && slices.Contains(noGroupFails, c.GetReason()) {
 			return waiting("%s: %s", c.GetReason(), c.GetMessage()), true
 		}
 		return fail("%s: %s", c.GetReason(), c.GetMessage()), true
@@ -195,29 +186,29 @@ func (s *stepper) judge(c *pb.BatchContext) (Move, bool) {
 }
 
 // finish takes the step to its end, once the groups were asked for: it requests routing and promotion, or waits.
-func (s *stepper) finish(c *pb.BatchContext) Move {
-	if s.step.Weight != nil && *s.step.Weight > 0 && c.GetState() == pb.State_STATE_HOLDING {
+func (r *run) finish(c *pb.BatchContext) Move {
+	if r.step.Weight != nil && *r.step.Weight > 0 && c.GetState() == pb.State_STATE_HOLDING {
 		return fail("weight %d: no group is at the new revision that could take requests; upgrade in this step or an earlier one",
-			*s.step.Weight)
+			*r.step.Weight)
 	}
 	id, revision := c.GetReleaseId(), c.GetUpdateRevision()
 	switch {
 	case !doneForStep(c):
 		return waiting("%s", c.GetMessage())
-	case s.step.Headers != nil && !wasRequested[*pb.SetHeaderRouteRequest](s):
+	case r.step.Headers != nil && !wasRequested[*pb.SetHeaderRouteRequest](r):
 		return callDriver(&pb.SetHeaderRouteRequest{
-			Workload: s.Ref, ReleaseId: id, UpdateRevision: revision, Name: headerRoute, Matches: *s.step.Headers,
+			Workload: r.Ref, ReleaseId: id, UpdateRevision: revision, Name: headerRoute, Matches: *r.step.Headers,
 		}, "setting the header route")
-	case s.step.Mirror != nil && !wasRequested[*pb.SetMirrorRequest](s):
-		return callDriver(&pb.SetMirrorRequest{Workload: s.Ref, ReleaseId: id, UpdateRevision: revision, Percentage: *s.step.Mirror},
-			"mirroring %d%% of the requests", *s.step.Mirror)
-	case s.step.Weight != nil && !wasRequested[*pb.SetWeightRequest](s):
-		return callDriver(&pb.SetWeightRequest{Workload: s.Ref, ReleaseId: id, UpdateRevision: revision, Weight: *s.step.Weight},
-			"sending %d%% of the requests to the new revision", *s.step.Weight)
-	case s.step.Weight != nil && c.GetTrafficWeight() != *s.step.Weight:
+	case r.step.Mirror != nil && !wasRequested[*pb.SetMirrorRequest](r):
+		return callDriver(&pb.SetMirrorRequest{Workload: r.Ref, ReleaseId: id, UpdateRevision: revision, Percentage: *r.step.Mirror},
+			"mirroring %d%% of the requests", *r.step.Mirror)
+	case r.step.Weight != nil && !wasRequested[*pb.SetWeightRequest](r):
+		return callDriver(&pb.SetWeightRequest{Workload: r.Ref, ReleaseId: id, UpdateRevision: revision, Weight: *r.step.Weight},
+			"sending %d%% of the requests to the new revision", *r.step.Weight)
+	case r.step.Weight != nil && c.GetTrafficWeight() != *r.step.Weight:
 		return waiting("%s", c.GetMessage())
-	case s.step.Promote:
-		g := s.goal(converge.Promote, c)
+	case r.step.Promote:
+		g := r.goal(converge.Promote, c)
 		g.Why = "promoting"
 		return callOrWait(converge.Next(g, c))
 	default:
