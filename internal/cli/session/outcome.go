@@ -66,10 +66,7 @@ func nextSteps(c *pb.BatchContext, hints Hints) string {
 	if c == nil {
 		return ""
 	}
-	if host.IsOther(c.GetOwner()) {
-		hints.Abort += " --force"
-		hints.Promote += " --force"
-	}
+	hints = hints.For(c.GetOwner())
 	again := "\n  to resume:  " + hints.Again
 	switch c.GetState() {
 	case pb.State_STATE_FAILED:
@@ -108,6 +105,15 @@ type Hints struct {
 	Revisions bool
 	// Inside is true if the driver is inside this process, with the user's own permissions.
 	Inside bool
+}
+
+// For returns the hints about a release of an owner: that of another host is ended with force only.
+func (h Hints) For(owner string) Hints {
+	if host.IsOther(owner) {
+		h.Abort += " --force"
+		h.Promote += " --force"
+	}
+	return h
 }
 
 // hintsFor returns the hints of a parsed command line.
@@ -261,7 +267,7 @@ func remedyLines(reason pb.ErrorReason, metadata map[string]string, hints Hints)
 	case pb.ErrorReason_ERROR_REASON_RELEASE_IN_PROGRESS:
 		owner := metadata["owner"]
 		if host.IsOther(owner) {
-			return []string{"  to see it: " + hints.Status, "  end it with " + owner + ", or if that is gone: " + hints.Abort + " --force"}
+			return []string{"  to see it: " + hints.Status, "  end it with " + owner + ", or if that is gone: " + hints.For(owner).Abort}
 		}
 		lines := []string{"  to see it:   " + hints.Status, "  to abort it: " + hints.Abort}
 		if id := metadata["release_id"]; id != "" && hints.Resume != "" {

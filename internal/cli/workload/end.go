@@ -113,7 +113,7 @@ func (e ending) run(s *session.Session, f endFlags) error {
 		return fmt.Errorf("cannot %s %s: it has no release in flight, its state is %s\n  to see the status: %s",
 			e.verb, s.Name, stateName(c), s.Hints.Status)
 	case !f.force && host.IsOther(c.GetOwner()):
-		return refuseOther(s, e.verb, c, s.Hints.Again)
+		return refuseOther(s, e.verb, c, s.Hints.Again+" --force")
 	case f.noWait:
 		return e.record(s, c, f)
 	}
@@ -122,10 +122,10 @@ func (e ending) run(s *session.Session, f endFlags) error {
 	return s.Conclude(result, err, e.verb, e.outcome)
 }
 
-// refuseOther returns the error of a command about a release of another host, which would go on with it. The command for a host that is
-// gone is end with --force.
+// refuseOther returns the error of a command about a release of another host, which would go on with it. end is the command for a host that is
+// gone.
 func refuseOther(s *session.Session, verb string, c *pb.BatchContext, end string) error {
-	return fmt.Errorf("cannot %s %s: %s drives release %s\n  what to do: use that host, or if it is gone: %s --force",
+	return fmt.Errorf("cannot %s %s: %s drives release %s\n  what to do: use that host, or if it is gone: %s",
 		verb, s.Name, c.GetOwner(), c.GetReleaseId(), end)
 }
 

@@ -138,7 +138,7 @@ func (f *releaseFlags) check(s *session.Session, o *connect.Options, release hos
 	// A release in flight is continued, and its batches were checked when it began.
 	switch {
 	case plugin.InFlight(c) && f.id == c.GetReleaseId() && host.IsOther(c.GetOwner()):
-		return false, refuseOther(s, "release", c, s.Hints.Abort)
+		return false, refuseOther(s, "release", c, s.Hints.For(c.GetOwner()).Abort)
 	case plugin.InFlight(c):
 		return false, nil
 	}

@@ -93,7 +93,7 @@ func showStatus(s *session.Session, all bool) error {
 	// A host that was removed can't tell that it is gone: its release would wait without a word.
 	waits := c.GetState() == pb.State_STATE_READY || c.GetState() == pb.State_STATE_HOLDING || c.GetState() == pb.State_STATE_FAILED
 	if waits && plugin.InFlight(c) && host.IsOther(c.GetOwner()) {
-		text += fmt.Sprintf("\n%s continues or ends this release. If it is gone: %s --force\n", view.OneLine(c.GetOwner()), s.Hints.Abort)
+		text += fmt.Sprintf("\n%s continues or ends this release. If it is gone: %s\n", view.OneLine(c.GetOwner()), s.Hints.For(c.GetOwner()).Abort)
 	}
 	_, err = fmt.Fprint(s.Text, text)
 	return err
