@@ -6,6 +6,7 @@ package workload
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -81,10 +82,7 @@ func recordRelease(s *session.Session, r *replay.Recorder) error {
 			cancel()
 		}
 	})
-	if err == nil {
-		err = r.Err()
-	}
-	if err != nil {
+	if err = cmp.Or(err, r.Err()); err != nil {
 		return s.Explain(err, "record")
 	}
 	return nil
@@ -97,7 +95,10 @@ func newReplayCommand(o *connect.Options) *cobra.Command {
 		Long:    replayAbout,
 		Example: "  lockstep debug replay vllm.jsonl",
 		RunE: func(cmd *cobra.Command, args []string) error {
-			text, err := readOne(cmd, args)
+			if len(args) != 1 {
+				return exit.Usagef("%s needs one file, or - for stdin, got %q", cmd.CommandPath(), args)
+			}
+			text, err := readAll(args[0])
 			if err != nil {
 				return err
 			}
@@ -139,14 +140,7 @@ func replayAll(out io.Writer, path string, recording io.Reader) error {
 	return nil
 }
 
-// readOne reads the file that is the only argument of a command, or stdin for "-".
-func readOne(cmd *cobra.Command, args []string) ([]byte, error) {
-	if len(args) != 1 {
-		return nil, exit.Usagef("%s needs one file, or - for stdin, got %q", cmd.CommandPath(), args)
-	}
-	return readAll(args[0])
-}
-
+// readAll reads a file, or stdin for "-".
 func readAll(path string) ([]byte, error) {
 	if path == "-" {
 		text, err := io.ReadAll(os.Stdin)

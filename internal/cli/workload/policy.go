@@ -16,9 +16,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/lockstep-rollouts/lockstep/internal/cli/exit"
-	"github.com/lockstep-rollouts/lockstep/internal/cli/session"
 	"github.com/lockstep-rollouts/lockstep/internal/gate"
-	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	"github.com/lockstep-rollouts/lockstep/plugin/policyfile"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
@@ -157,13 +155,4 @@ func takeGates(root *yamlv3.Node) ([]gate.Gate, error) {
 		return nil, nil
 	}
 	return gate.Parse(list)
-}
-
-// parsePolicy validates a policy without a driver.
-func parsePolicy(policy *pb.ReleasePolicy) (record.Policy, error) {
-	parsed, violations := record.ParsePolicy(policy)
-	if len(violations) > 0 {
-		return parsed, exit.Usagef("%s: %s", session.Given(violations[0].Field), violations[0].Description)
-	}
-	return parsed, nil
 }

@@ -4,6 +4,7 @@
 package workload
 
 import (
+	"cmp"
 	"fmt"
 	"strings"
 	"time"
@@ -19,6 +20,7 @@ import (
 	"github.com/lockstep-rollouts/lockstep/internal/host/view"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/preflight"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/preflight/manifests"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
@@ -116,9 +118,9 @@ func (f *preflightFlags) checkFiles(o *connect.Options, args []string, policy *p
 	if err != nil {
 		return exit.Usagef("%w", err)
 	}
-	parsed, err := parsePolicy(policy)
-	if err != nil {
-		return err
+	parsed, violations := record.ParsePolicy(policy)
+	if len(violations) > 0 {
+		return exit.Usagef("%s: %s", session.Given(violations[0].Field), violations[0].Description)
 	}
 	var all []checked
 	for _, w := range workloads {
@@ -151,6 +153,7 @@ type checked struct {
 
 // show writes the findings, and returns the error of --fail-on.
 func (f *preflightFlags) show(o *connect.Options, all []checked) error {
+	n := 0
 	for _, c := range all {
 		var err error
 		if f.Output == "" {
@@ -161,14 +164,6 @@ func (f *preflightFlags) show(o *connect.Options, all []checked) error {
 		if err != nil {
 			return fmt.Errorf("write the findings: %w", err)
 		}
-	}
-	return f.failOnError(all)
-}
-
-// failOnError returns an error if there are findings that --fail-on names.
-func (f *preflightFlags) failOnError(all []checked) error {
-	n := 0
-	for _, c := range all {
 		for _, finding := range c.GetFindings() {
 			if finding.GetSeverity() >= severities[f.failOn] {
 				n++
@@ -182,12 +177,8 @@ func (f *preflightFlags) failOnError(all []checked) error {
 }
 
 func readManifests(o *connect.Options, files ...string) (*manifests.Set, error) {
-	namespace := o.Namespace
-	if namespace == "" {
-		namespace = metav1.NamespaceDefault
-	}
 	// Manifests without a namespace get the one of --namespace, as kubectl applies them.
-	set := manifests.NewSet(namespace)
+	set := manifests.NewSet(cmp.Or(o.Namespace, metav1.NamespaceDefault))
 	for _, path := range files {
 		text, err := readAll(path)
 		if err != nil {
