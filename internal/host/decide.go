@@ -45,8 +45,8 @@ func (m *machine) decide(c *pb.BatchContext, now time.Time) step {
 func (m *machine) advance(c *pb.BatchContext, now time.Time) step {
 	// A promotion that is not durable yet must not release a template that its user has not seen.
 	if m.endOnly && m.intent == pb.FinalizeIntent_FINALIZE_INTENT_PROMOTE && m.promotionHeld(c) {
-		changed := note{kind: EventTemplateChanged, message: changedText(m.revision, c.GetTemplateRevision())}
-		return step{action: actStop, outcome: OutcomeSuperseded, notes: []note{changed}}
+		changed := Event{Kind: EventTemplateChanged, Message: changedText(m.revision, c.GetTemplateRevision())}
+		return step{action: actStop, outcome: OutcomeSuperseded, notes: []Event{changed}}
 	}
 	if m.intent != pb.FinalizeIntent_FINALIZE_INTENT_UNSPECIFIED {
 		return m.requestEnd(m.intent)
@@ -66,7 +66,7 @@ func (m *machine) requestBatch() step {
 	s := step{action: actUpgrade, batch: m.cursor}
 	if m.begun <= m.cursor {
 		m.begun = m.cursor + 1
-		s.notes = []note{{kind: EventBatchStarted, message: "moving to " + m.batchName(m.cursor)}}
+		s.notes = []Event{{Kind: EventBatchStarted, Message: "moving to " + m.batchName(m.cursor)}}
 	}
 	return s
 }
@@ -123,24 +123,24 @@ func (m *machine) needsPause(c *pb.BatchContext) bool {
 }
 
 // noteReady returns the notes about a ready batch, once per batch and revision.
-func (m *machine) noteReady(pauses bool) []note {
+func (m *machine) noteReady(pauses bool) []Event {
 	if m.announced > m.cursor {
 		return nil
 	}
 	m.announced = m.cursor + 1
-	notes := []note{{kind: EventBatchReady, message: m.batchName(m.cursor) + " is ready"}}
+	notes := []Event{{Kind: EventBatchReady, Message: m.batchName(m.cursor) + " is ready"}}
 	if pauses {
 		next := "the promotion"
 		if m.cursor < m.lastBatch() {
 			next = m.batchName(m.cursor + 1)
 		}
-		notes = append(notes, note{kind: EventPause, message: fmt.Sprintf("pausing %s before %s", m.Pause, next)})
+		notes = append(notes, Event{Kind: EventPause, Message: fmt.Sprintf("pausing %s before %s", m.Pause, next)})
 	}
 	return notes
 }
 
 // endBatches decides what follows the last batch.
-func (m *machine) endBatches(notes []note) step {
+func (m *machine) endBatches(notes []Event) step {
 	if m.NoPromote {
 		return step{action: actStop, outcome: OutcomeLastBatch, notes: notes}
 	}
@@ -156,7 +156,7 @@ func (m *machine) failed(c *pb.BatchContext) step {
 	s := m.reactToFailure(c)
 	if s.action != actStop && !m.failing {
 		m.failing = true
-		s.notes = append([]note{{kind: EventFailed, message: failureMessage(c)}}, s.notes...)
+		s.notes = append([]Event{{Kind: EventFailed, Message: failureMessage(c)}}, s.notes...)
 	}
 	return s
 }
@@ -189,14 +189,14 @@ func (m *machine) reactToFailure(c *pb.BatchContext) step {
 // requestEnd requests the end of the release, and notes it the first time.
 func (m *machine) requestEnd(intent pb.FinalizeIntent) step {
 	s := step{action: actPromote}
-	begins := note{kind: EventPromoting, message: "promoting: the stable groups move to the update revision"}
+	begins := Event{Kind: EventPromoting, Message: "promoting: the stable groups move to the update revision"}
 	if intent == pb.FinalizeIntent_FINALIZE_INTENT_ROLLBACK {
 		s.action = actRollback
-		begins = note{kind: EventRollingBack, message: "rolling back to the stable revision"}
+		begins = Event{Kind: EventRollingBack, Message: "rolling back to the stable revision"}
 	}
 	if m.intent != intent {
 		m.intent, m.requested = intent, false
-		s.notes = []note{begins}
+		s.notes = []Event{begins}
 	}
 	return s
 }

@@ -49,25 +49,25 @@ func (m *machine) gatesFor(c *pb.BatchContext) []gate.Gate {
 }
 
 // gateFailed decides about a batch with a failed gate. That Prometheus does not answer says nothing about the groups: the release stays.
-func (m *machine) gateFailed(notes []note) step {
+func (m *machine) gateFailed(notes []Event) step {
 	s := step{action: actStop, outcome: OutcomeGateFailed}
 	m.gateFailure = m.measured.Failure()
 	if m.OnGateFailure != OnFailurePause && m.measured.Verdict() == gate.Failed {
 		m.endMessage = m.gateFailure
 		s = m.requestEnd(pb.FinalizeIntent_FINALIZE_INTENT_ROLLBACK)
 	}
-	notes = append(notes, note{kind: EventGateFailed, message: m.gateFailure, gates: m.measured.Results()})
+	notes = append(notes, Event{Kind: EventGateFailed, Message: m.gateFailure, Gates: m.measured.Results()})
 	s.notes = append(notes, s.notes...)
 	return s
 }
 
 // record counts measurements of the batch at cursor.
-func (m *machine) record(taken map[string]gate.Measurement, now time.Time) []note {
+func (m *machine) record(taken map[string]gate.Measurement, now time.Time) []Event {
 	if len(taken) == 0 {
 		return nil
 	}
 	m.measured.Record(taken, now)
-	return []note{{kind: EventGates, message: "gates: " + m.measured.String(), gates: m.measured.Results()}}
+	return []Event{{Kind: EventGates, Message: "gates: " + m.measured.String(), Gates: m.measured.Results()}}
 }
 
 // measure measures the gates that are due, all at the same time, and reads the state afterwards.

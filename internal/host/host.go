@@ -132,9 +132,8 @@ func (h *Host) retry(ctx context.Context, call func(context.Context) error, wait
 
 func (h *Host) newRun(release Release) *run {
 	return &run{
-		host:    h,
-		timing:  h.Timing.withDefaults(),
-		release: release,
+		host:   h,
+		timing: h.Timing.withDefaults(),
 		machine: machine{
 			Release:  release,
 			batches:  release.Policy.GetBatches(),

@@ -36,7 +36,7 @@ const (
 	actStop
 )
 
-// step is one decision, with its notes for the user.
+// step is one decision, with its notes for the user: events without their time and context.
 type step struct {
 	action  action
 	batch   int32
@@ -44,14 +44,7 @@ type step struct {
 	until   time.Time
 	outcome Outcome
 	about   gate.Subject // of actMeasure
-	notes   []note
-}
-
-// note is an event without its time and context.
-type note struct {
-	kind    EventKind
-	message string
-	gates   []gate.Result
+	notes   []Event
 }
 
 // machine decides. It has no client, clock or log. Its state is for this run only.
@@ -106,7 +99,7 @@ func (m *machine) next(c *pb.BatchContext, now time.Time) step {
 }
 
 // follow moves the cursor to the release's batch: to batch 0 for a new template, otherwise never backwards.
-func (m *machine) follow(c *pb.BatchContext) []note {
+func (m *machine) follow(c *pb.BatchContext) []Event {
 	switch was, revision := m.revision, c.GetUpdateRevision(); {
 	case revision == "" || revision == was:
 	case was == "":
@@ -126,15 +119,15 @@ func (m *machine) follow(c *pb.BatchContext) []note {
 
 // restart starts over with the new template, also if the old one was being promoted: no batch of the new one has been verified. A run
 // that only ends the release keeps its intent.
-func (m *machine) restart(was string) []note {
+func (m *machine) restart(was string) []Event {
 	text := changedText(was, m.revision)
 	if m.endOnly {
-		return []note{{kind: EventTemplateChanged, message: text}}
+		return []Event{{Kind: EventTemplateChanged, Message: text}}
 	}
 	m.cursor, m.begun, m.announced, m.notedWeight, m.requested, m.readySince = 0, 0, 0, nil, false, time.Time{}
 	m.headersSet, m.promotes, m.gateFailure, m.endMessage = false, false, "", ""
 	m.intent = pb.FinalizeIntent_FINALIZE_INTENT_UNSPECIFIED
-	return []note{{kind: EventTemplateChanged, message: text + ": starting again at batch 1"}}
+	return []Event{{Kind: EventTemplateChanged, Message: text + ": starting again at batch 1"}}
 }
 
 func changedText(was, now string) string {

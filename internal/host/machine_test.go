@@ -129,7 +129,7 @@ func tell(s step) string {
 		told += fmt.Sprintf(", until %s", s.until.Sub(noon))
 	}
 	for _, n := range s.notes {
-		told += fmt.Sprintf("\n  %s: %s", n.kind, n.message)
+		told += fmt.Sprintf("\n  %s: %s", n.Kind, n.Message)
 	}
 	return told + "\n"
 }

@@ -37,7 +37,7 @@ type answer struct {
 
 // begin decides the release id and the first step.
 func (r *run) begin(ctx context.Context) (step, error) {
-	if r.release.ID != "" {
+	if r.machine.ID != "" {
 		return step{action: actInitialize}, nil
 	}
 	a, err := r.retry(ctx, r.readContext)
@@ -45,10 +45,10 @@ func (r *run) begin(ctx context.Context) (step, error) {
 		return step{}, err
 	}
 	c := a.context
-	if plugin.InFlight(c) && c.GetOwner() == r.release.Owner {
-		r.release.ID, r.found = c.GetReleaseId(), true
+	if plugin.InFlight(c) && c.GetOwner() == r.machine.Owner {
+		r.machine.ID, r.found = c.GetReleaseId(), true
 	} else {
-		r.release.ID, r.template = r.release.NewID(), c.GetTemplateRevision()
+		r.machine.ID, r.template = r.machine.NewID(), c.GetTemplateRevision()
 	}
 	return step{action: actInitialize}, nil
 }
@@ -100,7 +100,7 @@ func (r *run) initialize(ctx context.Context, _ step) (answer, error) {
 		wait = 0
 	}
 	response, err := r.host.Driver.Initialize(ctx, &pb.InitializeRequest{
-		Workload: r.release.Workload, ReleaseId: r.release.ID, Policy: r.release.Policy, Owner: r.release.Owner,
+		Workload: r.machine.Workload, ReleaseId: r.machine.ID, Policy: r.machine.Policy, Owner: r.machine.Owner,
 		Wait: durationpb.New(wait), IncludeGroups: true, TemplateRevision: r.template,
 	})
 	if err != nil {
@@ -112,7 +112,7 @@ func (r *run) initialize(ctx context.Context, _ step) (answer, error) {
 
 func (r *run) upgrade(ctx context.Context, s step) (answer, error) {
 	response, err := r.host.Driver.UpgradeBatch(ctx, &pb.UpgradeBatchRequest{
-		Workload: r.release.Workload, ReleaseId: r.release.ID, Target: &pb.UpgradeBatchRequest_Batch{Batch: s.batch},
+		Workload: r.machine.Workload, ReleaseId: r.machine.ID, Target: &pb.UpgradeBatchRequest_Batch{Batch: s.batch},
 		UpdateRevision: r.machine.revision, Wait: durationpb.New(r.timing.Wait), IncludeGroups: true,
 	})
 	if err != nil {
@@ -124,7 +124,7 @@ func (r *run) upgrade(ctx context.Context, s step) (answer, error) {
 // setWeight requests a weight, and reads the state afterwards: the response has none.
 func (r *run) setWeight(ctx context.Context, s step) (answer, error) {
 	_, err := r.host.Driver.SetWeight(ctx, &pb.SetWeightRequest{
-		Workload: r.release.Workload, ReleaseId: r.release.ID, Weight: s.weight, UpdateRevision: r.machine.revision,
+		Workload: r.machine.Workload, ReleaseId: r.machine.ID, Weight: s.weight, UpdateRevision: r.machine.revision,
 		Wait: durationpb.New(r.timing.Wait),
 	})
 	if err != nil {
@@ -142,7 +142,7 @@ func (r *run) finalize(ctx context.Context, s step) (answer, error) {
 	force := r.host.Force && s.action == actRollback && !r.forced
 	// The revision that the machine decided about is promoted, not a newer template.
 	response, err := r.host.Driver.Finalize(ctx, &pb.FinalizeRequest{
-		Workload: r.release.Workload, ReleaseId: r.release.ID, Intent: intent, UpdateRevision: r.machine.revision,
+		Workload: r.machine.Workload, ReleaseId: r.machine.ID, Intent: intent, UpdateRevision: r.machine.revision,
 		Wait: durationpb.New(r.timing.Wait), IncludeGroups: true, Force: force, Message: r.machine.endMessage,
 	})
 	if err != nil {
@@ -157,7 +157,7 @@ func (r *run) finalize(ctx context.Context, s step) (answer, error) {
 
 // readContext reads the state of the release.
 func (r *run) readContext(ctx context.Context) (answer, error) {
-	c, err := r.host.read(ctx, r.release.Workload, r.release.ID)
+	c, err := r.host.read(ctx, r.machine.Workload, r.machine.ID)
 	return answer{context: c}, err
 }
 

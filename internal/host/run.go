@@ -23,7 +23,6 @@ const lastLookTimeout = 2 * time.Second
 type run struct {
 	host    *Host
 	timing  Timing
-	release Release
 	machine machine
 
 	// last is the newest state that was shown.
@@ -61,7 +60,7 @@ func (r *run) finish(ctx context.Context, begin func(context.Context) (step, err
 		outcome, err = OutcomeInterrupted, nil
 		r.lastLook(ctx)
 	}
-	result := Result{Outcome: outcome, ReleaseID: r.release.ID, Context: r.last, Failure: r.machine.gateFailure}
+	result := Result{Outcome: outcome, ReleaseID: r.machine.ID, Context: r.last, Failure: r.machine.gateFailure}
 	if err != nil {
 		return result, err
 	}
@@ -83,7 +82,7 @@ func (r *run) loop(ctx context.Context, begin func(context.Context) (step, error
 	next, err := begin(ctx)
 	for err == nil {
 		for _, n := range next.notes {
-			r.emit(Event{Kind: n.kind, Message: n.message, Gates: n.gates})
+			r.emit(n)
 		}
 		if next.action == actStop {
 			return next.outcome, nil
@@ -139,7 +138,7 @@ func (r *run) reportStart(a answer) {
 	if a.action == pb.Action_ACTION_UNCHANGED {
 		kind, verb = EventResumed, "continuing"
 	}
-	r.emit(Event{Kind: kind, Message: fmt.Sprintf("%s release %s of %s", verb, r.release.ID, plugin.WorkloadKey(r.release.Workload))})
+	r.emit(Event{Kind: kind, Message: fmt.Sprintf("%s release %s of %s", verb, r.machine.ID, plugin.WorkloadKey(r.machine.Workload))})
 }
 
 // report reports a state that differs from the last one.
@@ -238,7 +237,7 @@ func (r *run) stillReady(c *pb.BatchContext) bool {
 
 // watch follows the release in the background until ctx ends.
 func (r *run) watch(ctx context.Context) {
-	request := &pb.WatchBatchContextRequest{Workload: r.release.Workload, ReleaseId: r.release.ID, IncludeGroups: true}
+	request := &pb.WatchBatchContextRequest{Workload: r.machine.Workload, ReleaseId: r.machine.ID, IncludeGroups: true}
 	r.watchers.Go(func() {
 		// The watch is a convenience: if the driver refuses it, the answers to requests still carry the state.
 		_ = Observe(plugin.Follow(ctx, r.host.Driver, request), func(c *pb.BatchContext) {

@@ -51,7 +51,7 @@ func (m *machine) setWeight(c *pb.BatchContext) step {
 	s := step{action: actWeight, batch: m.cursor, weight: m.weight(c)}
 	if m.notedWeight == nil || *m.notedWeight != s.weight {
 		m.notedWeight = &s.weight
-		s.notes = []note{{kind: EventWeight, message: fmt.Sprintf("sending %d%% of the requests to the update revision", s.weight)}}
+		s.notes = []Event{{Kind: EventWeight, Message: fmt.Sprintf("sending %d%% of the requests to the update revision", s.weight)}}
 	}
 	return s
 }
@@ -86,19 +86,16 @@ func requireCapability(info *pb.GetDriverInfoResponse, capability pb.Capability,
 // HeaderRoute routes the requests with a header, or a cookie, to the update revision, whatever its weight.
 type HeaderRoute struct {
 	// Name is unique within the release: a DNS label.
-	Name  string
+	Name string
+	// Match is of an exact value, or of a cookie.
 	Match *pb.HeaderMatch
 }
 
 func (h HeaderRoute) String() string {
-	switch v := h.Match.GetValue().(type) {
-	case *pb.HeaderMatch_Cookie:
-		return fmt.Sprintf("cookie %s=%s", h.Match.GetName(), v.Cookie)
-	case *pb.HeaderMatch_Regex:
-		return fmt.Sprintf("header %s: %s (an expression)", h.Match.GetName(), v.Regex)
-	default:
-		return fmt.Sprintf("header %s: %s", h.Match.GetName(), h.Match.GetExact())
+	if cookie := h.Match.GetCookie(); cookie != "" {
+		return fmt.Sprintf("cookie %s=%s", h.Match.GetName(), cookie)
 	}
+	return fmt.Sprintf("header %s: %s", h.Match.GetName(), h.Match.GetExact())
 }
 
 // setHeaders requests the header routes, once for each template.
@@ -108,8 +105,8 @@ func (m *machine) setHeaders() step {
 	for _, h := range m.HeaderRoutes {
 		named = append(named, h.String())
 	}
-	return step{action: actHeaders, batch: m.cursor, notes: []note{
-		{kind: EventHeaders, message: "sending requests with " + strings.Join(named, " or ") + " to the update revision"},
+	return step{action: actHeaders, batch: m.cursor, notes: []Event{
+		{Kind: EventHeaders, Message: "sending requests with " + strings.Join(named, " or ") + " to the update revision"},
 	}}
 }
 
@@ -117,7 +114,7 @@ func (m *machine) setHeaders() step {
 func (r *run) setHeaders(ctx context.Context, _ step) (answer, error) {
 	for _, h := range r.machine.HeaderRoutes {
 		_, err := r.host.Driver.SetHeaderRoute(ctx, &pb.SetHeaderRouteRequest{
-			Workload: r.release.Workload, ReleaseId: r.release.ID, Name: h.Name, Matches: []*pb.HeaderMatch{h.Match},
+			Workload: r.machine.Workload, ReleaseId: r.machine.ID, Name: h.Name, Matches: []*pb.HeaderMatch{h.Match},
 			UpdateRevision: r.machine.revision,
 		})
 		if err != nil {
