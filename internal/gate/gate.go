@@ -12,6 +12,7 @@ package gate
 
 import (
 	"bytes"
+	"cmp"
 	_ "embed"
 	"errors"
 	"fmt"
@@ -218,17 +219,10 @@ func (g Gate) checkZeros(node *yaml.Node) error {
 
 // complete sets the defaults.
 func (g Gate) complete() Gate {
-	set := func(field *model.Duration, value time.Duration) {
-		if *field == 0 {
-			*field = model.Duration(value)
-		}
-	}
-	set(&g.Interval, 30*time.Second)
-	set(&g.Window, 2*time.Minute)
-	set(&g.Baseline, time.Hour)
-	if g.Count == 0 {
-		g.Count = 5
-	}
+	g.Interval = cmp.Or(g.Interval, model.Duration(30*time.Second))
+	g.Window = cmp.Or(g.Window, model.Duration(2*time.Minute))
+	g.Baseline = cmp.Or(g.Baseline, model.Duration(time.Hour))
+	g.Count = cmp.Or(g.Count, 5)
 	if g.Delay == nil {
 		// Until a window has passed, rates contain requests from before the batch.
 		g.Delay = new(g.Window)

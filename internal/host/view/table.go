@@ -212,22 +212,4 @@ func alignColumns(rows [][]string) string {
 	return trailing.ReplaceAllString(b.String(), "\n")
 }
 
-// unreadyFirst returns the groups in the order in which they matter most.
-func unreadyFirst(groups []*pb.Group) []*pb.Group {
-	ordered := slices.Clone(groups)
-	slices.SortStableFunc(ordered, func(a, b *pb.Group) int { return groupRank(a) - groupRank(b) })
-	return ordered
-}
-
-func groupRank(g *pb.Group) int {
-	switch {
-	case !g.GetReady():
-		return 0
-	case g.GetUpdated():
-		return 1
-	default:
-		return 2
-	}
-}
-
 func orDash(s string) string { return cmp.Or(s, "-") }

@@ -142,15 +142,19 @@ func batchBranches(c *pb.BatchContext, updated []*pb.Group) []branch {
 
 // groupBranches returns the groups, unready ones first, with the pod that blocks each of these.
 func groupBranches(groups []*pb.Group) []branch {
-	branches := make([]branch, 0, len(groups))
-	for _, g := range unreadyFirst(groups) {
+	var unready, ready []branch
+	for _, g := range groups {
 		b := branch{name: g.GetLeader(), group: g}
-		if p := podProblem(g); !g.GetReady() && g.GetPod() != "" && p != "" {
+		if g.GetReady() {
+			ready = append(ready, b)
+			continue
+		}
+		if p := podProblem(g); g.GetPod() != "" && p != "" {
 			b.children = []branch{{name: g.GetPod(), status: p}}
 		}
-		branches = append(branches, b)
+		unready = append(unready, b)
 	}
-	return branches
+	return append(unready, ready...)
 }
 
 func readyOf(groups []*pb.Group) string {
