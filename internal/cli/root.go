@@ -204,8 +204,6 @@ func buildVersionOf() string {
 	return info.Main.Version
 }
 
-func contractVersion() string { return string(pb.File_lockstep_v1alpha1_driver_proto.Package()) }
-
 func newVersionCommand(o *connect.Options) *cobra.Command {
 	return &cobra.Command{
 		Use:   "version",
@@ -221,7 +219,8 @@ lockstep --version prints only the program's.`,
 
 func writeVersions(o *connect.Options) error {
 	w := tabwriter.NewWriter(o.Stdout, 0, 0, 2, ' ', 0)
-	fmt.Fprintf(w, "lockstep\t%s\nGo\t%s\ncontract\t%s\n\ntested with\n", buildVersionOf(), runtime.Version(), contractVersion())
+	fmt.Fprintf(w, "lockstep\t%s\nGo\t%s\ncontract\t%s\n\ntested with\n", buildVersionOf(), runtime.Version(),
+		pb.File_lockstep_v1alpha1_driver_proto.Package())
 	for _, c := range compatibility.All() {
 		fmt.Fprintf(w, "%s\t%s\n", c.Name, strings.Join(c.Versions, ", "))
 	}

@@ -4,6 +4,7 @@
 package host
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"time"
@@ -87,10 +88,7 @@ func (r *run) perform(ctx context.Context, s step) (answer, error) {
 		}
 		return a, err
 	})
-	if err == nil {
-		err = superseded
-	}
-	return a, err
+	return a, cmp.Or(err, superseded)
 }
 
 func (r *run) initialize(ctx context.Context, _ step) (answer, error) {

@@ -173,9 +173,7 @@ func (g *goal) judge(c *pb.BatchContext) (waits string, err error) {
 	if !observed || c.GetTemplateRevision() == "" {
 		return fmt.Sprintf("the LeaderWorkerSet controller has observed generation %d, not %d yet", c.GetObservedGeneration(), g.generation), nil
 	}
-	if g.template == "" {
-		g.template = c.GetTemplateRevision()
-	}
+	g.template = cmp.Or(g.template, c.GetTemplateRevision())
 	owner := cmp.Or(c.GetOwner(), "its host")
 	if c.GetUpdateRevision() == g.template {
 		switch c.GetState() {

@@ -51,9 +51,7 @@ func (f *trafficFlags) set(policy *pb.ReleasePolicy) error {
 	if f.service == "" && len(f.httpRoutes) == 0 {
 		return nil
 	}
-	if policy.GetTraffic() == nil {
-		policy.Traffic = &pb.TrafficPolicy{}
-	}
+	policy.Traffic = cmp.Or(policy.GetTraffic(), &pb.TrafficPolicy{})
 	t := policy.GetTraffic()
 	t.StableService = cmp.Or(f.service, t.GetStableService())
 	if len(f.httpRoutes) > 0 {
