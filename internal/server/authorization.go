@@ -4,9 +4,9 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"fmt"
-	"log/slog"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -19,6 +19,7 @@ import (
 	"github.com/lockstep-rollouts/lockstep/internal/access"
 	"github.com/lockstep-rollouts/lockstep/internal/access/review"
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
+	"github.com/lockstep-rollouts/lockstep/plugin/endpoint"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 	"github.com/lockstep-rollouts/lockstep/traffic/fair"
 )
@@ -41,16 +42,23 @@ type authorization struct {
 	refused *prometheus.CounterVec
 }
 
-func newAuthorization(from *connections, logger *slog.Logger, registry prometheus.Registerer) *authorization {
-	return &authorization{
-		refused: promauto.With(registry).NewCounterVec(prometheus.CounterOpts{
+// authorization returns what lets calls over e pass.
+func (o Options) authorization(e endpoint.Endpoint, from *connections) *authorization {
+	a := &authorization{
+		refused: promauto.With(o.Registry).NewCounterVec(prometheus.CounterOpts{
 			Name: "lockstep_refused_calls_total",
 			Help: "gRPC calls that were refused by their headers, before they were read, by code. grpc_server_handled_total has all others.",
 		}, []string{"grpc_code"}),
-		from: from, refusals: &sampler{logger: logger},
+		from: from, refusals: &sampler{logger: o.Logger}, local: o.User,
 		reading: newSlots(maxReading, maxSourceReading), calls: newSlots(maxCalls, maxUserCalls),
 		plans: fair.NewSlots(maxPlans), lists: fair.NewSlots(maxLists),
 	}
+	if !isUnix(e) {
+		a.reviewer, a.rates, a.local = o.Reviewer, review.NewRates(cmp.Or(o.UserQPS, DefaultUserQPS)), certificateUser
+	} else if a.local == nil {
+		a.local = ownUser
+	}
+	return a
 }
 
 // LocalUser are the options of a server that only this process's own account reaches, such as that of a plugin. Calls are those of

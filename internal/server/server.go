@@ -107,12 +107,8 @@ type Server struct {
 
 // New validates the options and listens. A client that connects before Run waits. ctx bounds New only.
 func New(ctx context.Context, driver Driver, o Options) (*Server, error) {
-	if o.Logger == nil {
-		o.Logger = slog.New(slog.DiscardHandler)
-	}
-	if o.Registry == nil {
-		o.Registry = prometheus.NewRegistry()
-	}
+	o.Logger = cmp.Or(o.Logger, slog.New(slog.DiscardHandler))
+	o.Registry = cmp.Or(o.Registry, prometheus.NewRegistry())
 	e, err := endpoint.Parse(o.Listen)
 	if err != nil {
 		return nil, fmt.Errorf("listen: %w", err)
@@ -238,19 +234,6 @@ func (s *Server) setServing(serving bool) {
 	for _, service := range []string{"", driver, router} {
 		s.health.SetServingStatus(service, status)
 	}
-}
-
-// authorization returns what lets calls over e pass.
-func (o Options) authorization(e endpoint.Endpoint, from *connections) *authorization {
-	a := newAuthorization(from, o.Logger, o.Registry)
-	if isUnix(e) {
-		if a.local = o.User; a.local == nil {
-			a.local = ownUser
-		}
-		return a
-	}
-	a.reviewer, a.rates, a.local = o.Reviewer, review.NewRates(cmp.Or(o.UserQPS, DefaultUserQPS)), certificateUser
-	return a
 }
 
 // transport returns the transport credentials for e.
