@@ -26,6 +26,6 @@ func FuzzEvidence(f *testing.F) {
 		if e.leftOver() && e.listens() {
 			t.Error("a Rollout listens beside a BatchRelease that is left over")
 		}
-		_, _ = e.batchOf("revision")
+		_ = e.batchOf("revision")
 	})
 }

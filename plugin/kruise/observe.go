@@ -159,21 +159,15 @@ type Evidence struct {
 	Control types.UID
 }
 
-// batch is a BatchRelease that asks for a revision.
-type batch struct {
-	uid  types.UID
-	plan *v1beta1.ReleasePlan
-}
-
-// batchOf returns the BatchRelease in progress, if it is for this controller revision.
-func (e Evidence) batchOf(revision string) (batch, bool) {
-	var r v1beta1.BatchRelease
+// batchOf returns the BatchRelease in progress, nil unless it is for this controller revision.
+func (e Evidence) batchOf(revision string) *v1beta1.BatchRelease {
+	r := &v1beta1.BatchRelease{}
 	// A BatchRelease that has not set the partition is no evidence for it.
-	if e.BatchRelease == nil || e.BatchRelease.GetUID() != e.Control || decodeObject(e.BatchRelease, &r) != nil ||
+	if e.BatchRelease == nil || e.BatchRelease.GetUID() != e.Control || decodeObject(e.BatchRelease, r) != nil ||
 		revision == "" || r.Status.UpdateRevision != revision {
-		return batch{}, false
+		return nil
 	}
-	return batch{uid: e.BatchRelease.GetUID(), plan: &r.Spec.ReleasePlan}, true
+	return r
 }
 
 // completed reports whether the Rollout has completed all its steps for this controller revision. Kruise shows the last step as completed

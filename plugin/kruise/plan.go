@@ -4,6 +4,7 @@
 package kruise
 
 import (
+	"cmp"
 	"fmt"
 	"strings"
 
@@ -209,9 +210,7 @@ func copyWorkload(v View, t *v1alpha1.RolloutTarget) {
 		shown = templateOf(t) // Kruise notices a template only when it is set
 	}
 	t.Spec.Template = &v1alpha1.Template{Metadata: v1alpha1.TemplateMetadata{Annotations: map[string]string{AnnotationRevision: shown}}}
-	if t.Spec.UpdateStrategy == nil {
-		t.Spec.UpdateStrategy = &v1alpha1.UpdateStrategy{Type: "RollingUpdate"}
-	}
+	t.Spec.UpdateStrategy = cmp.Or(t.Spec.UpdateStrategy, &v1alpha1.UpdateStrategy{Type: "RollingUpdate"})
 }
 
 // leaderSelector returns a selector of the workload's leader pods, of a DisaggregatedSet those of its entry role.
@@ -276,8 +275,8 @@ func goalOf(v View) converge.Goal {
 	case gone:
 		g.Why = waitsFor(v)
 	default:
-		batch, ok := v.Evidence.batchOf(v.Revisions[template])
-		if !ok {
+		batch := v.Evidence.batchOf(v.Revisions[template])
+		if batch == nil {
 			g.Why = fmt.Sprintf("the partition allows %d updated groups, but no BatchRelease of a Rollout asks for revision %s", groups, template)
 			return g
 		}
@@ -286,7 +285,7 @@ func goalOf(v View) converge.Goal {
 		case moved: // the template changed in mid-release, and then the release was rolled back, whatever Kruise asked for meanwhile
 			g.Release = c.GetReleaseId()
 		default:
-			g.Release, g.Policy = releaseID(t, batch.uid, template), policyOf(t, batch.plan)
+			g.Release, g.Policy = releaseID(t, batch.UID, template), policyOf(t, &batch.Spec.ReleasePlan)
 		}
 		g.Kind, g.Revision, g.Why = converge.Upgrade, template, fmt.Sprintf("the partition allows %d updated groups", groups)
 		g.Target = &pb.UpgradeBatchRequest{Target: &pb.UpgradeBatchRequest_Groups{Groups: fmt.Sprint(groups)}}
