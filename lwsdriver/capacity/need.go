@@ -85,11 +85,7 @@ func (n Need) pods() (all []alike) {
 
 // ofRole returns the leaders and the workers of one role.
 func (n Need) ofRole() []alike {
-	leader := n.Template.LeaderTemplate
-	if leader == nil {
-		leader = &n.Template.WorkerTemplate
-	}
-	all := []alike{{podOf(leader), n.Groups}}
+	all := []alike{{podOf(cmp.Or(n.Template.LeaderTemplate, &n.Template.WorkerTemplate)), n.Groups}}
 	if n.Size() > 1 {
 		all = append(all, alike{podOf(&n.Template.WorkerTemplate), n.Groups * (n.Size() - 1)})
 	}
@@ -126,9 +122,7 @@ func withDefaults(have, more corev1.ResourceList) corev1.ResourceList {
 		return have
 	}
 	out := more.DeepCopy()
-	for name, q := range have {
-		out[name] = q
-	}
+	maps.Copy(out, have)
 	return out
 }
 

@@ -201,10 +201,6 @@ func inPriorityScope(class string, s corev1.ScopedResourceSelectorRequirement) b
 func bestEffort(pod *corev1.Pod) bool {
 	// Kubernetes derives the class of a pod from its containers, without the overhead of its runtime.
 	own := resourcehelper.PodResourcesOptions{ExcludeOverhead: true}
-	for _, list := range []corev1.ResourceList{resourcehelper.PodRequests(pod, own), resourcehelper.PodLimits(pod, own)} {
-		if list.Cpu().Sign() > 0 || list.Memory().Sign() > 0 {
-			return false
-		}
-	}
-	return true
+	all := []corev1.ResourceList{resourcehelper.PodRequests(pod, own), resourcehelper.PodLimits(pod, own)}
+	return !slices.ContainsFunc(all, func(list corev1.ResourceList) bool { return list.Cpu().Sign() > 0 || list.Memory().Sign() > 0 })
 }

@@ -38,19 +38,11 @@ func Check(s *Inventory) *pb.PreflightResponse {
 }
 
 func (rule Rule) finding(s *Inventory, h Hit) *pb.Finding {
-	f := &pb.Finding{
-		Rule: rule.ID, Severity: rule.Severity, Object: h.Object, Field: h.Field, Message: h.Message, Why: rule.Why, Fix: rule.Fix,
+	workload := &pb.ObjectRef{Kind: s.kind(), Namespace: s.Workload.Namespace, Name: s.Workload.Name}
+	return &pb.Finding{
+		Rule: rule.ID, Severity: cmp.Or(h.Severity, rule.Severity), Object: cmp.Or(h.Object, workload), Field: h.Field, Message: h.Message,
+		Why: rule.Why, Fix: cmp.Or(h.Fix, rule.Fix),
 	}
-	if f.Object == nil {
-		f.Object = &pb.ObjectRef{Kind: s.kind(), Namespace: s.Workload.Namespace, Name: s.Workload.Name}
-	}
-	if h.Severity != pb.Severity_SEVERITY_UNSPECIFIED {
-		f.Severity = h.Severity
-	}
-	if h.Fix != "" {
-		f.Fix = h.Fix
-	}
-	return f
 }
 
 // Text returns the name of an object in messages: "Service default/vllm".

@@ -4,6 +4,7 @@
 package simulate
 
 import (
+	"cmp"
 	"fmt"
 	"time"
 
@@ -49,10 +50,7 @@ func (in Input) Size() int { return int(ptr.Deref(in.New.Size, 1)) }
 
 // startup returns the start-up time of the world.
 func (in Input) startup() time.Duration {
-	if in.Startup > 0 {
-		return in.Startup
-	}
-	return time.Minute
+	return cmp.Or(in.Startup, time.Minute)
 }
 
 // maxWrites is above the writes of any step, and above its changes: each group may become ready, and have been ready for long
@@ -74,12 +72,12 @@ func Release(in Input) (*pb.PlanResponse, error) {
 			return nil, fmt.Errorf("forecast batch %d: %w", i+1, err)
 		}
 	}
-	name, end := "promote", pb.State_STATE_COMPLETED
+	name, end, intent := "promote", pb.State_STATE_COMPLETED, plan.Intent(plan.Promote{ReleaseID: releaseID})
 	if in.Rollback {
-		name, end = "roll back", pb.State_STATE_ROLLED_BACK
+		name, end, intent = "roll back", pb.State_STATE_ROLLED_BACK, plan.RollBack{ReleaseID: releaseID}
 	}
 	r.begin(name)
-	if err := w.finish(); err != nil {
+	if err := w.request(intent); err != nil {
 		return nil, fmt.Errorf("forecast: %w", err)
 	}
 	if err := w.until(r, end); err != nil {
@@ -120,14 +118,6 @@ func (w *world) request(i plan.Intent) error {
 		return err
 	}
 	return w.apply(d.Action)
-}
-
-// finish requests the end of the release.
-func (w *world) finish() error {
-	if w.in.Rollback {
-		return w.request(plan.RollBack{ReleaseID: releaseID})
-	}
-	return w.request(plan.Promote{ReleaseID: releaseID})
 }
 
 // drive decides and applies until there is nothing to write.

@@ -84,7 +84,7 @@ func releaseRatio(t *testing.T, style pb.Style, surges bool, entry, other int) {
 			last[i] = n
 		}
 	}
-	if err := w.finish(); err != nil {
+	if err := w.request(plan.Promote{ReleaseID: releaseID}); err != nil {
 		t.Fatal(err)
 	}
 	if err := w.until(r, pb.State_STATE_COMPLETED); err != nil {

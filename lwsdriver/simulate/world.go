@@ -4,6 +4,7 @@
 package simulate
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -185,9 +186,7 @@ func (w *world) apply(action plan.Action) error {
 		w.canary.Replicas, w.hasFinalizer, w.deleting, w.target = a.Replicas, true, false, a.Target
 	case plan.ScaleCanary:
 		w.canary.Replicas = a.Replicas
-		if a.Target != nil {
-			w.target = a.Target
-		}
+		w.target = cmp.Or(a.Target, w.target)
 	case plan.RemoveFinalizer:
 		w.hasFinalizer = false
 	case plan.DeleteCanary:

@@ -4,6 +4,7 @@
 package manifests
 
 import (
+	"cmp"
 	"fmt"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -58,9 +59,7 @@ func (s *Set) Inventory(w *lws.LeaderWorkerSet) (*preflight.Inventory, error) {
 	r.namespace = "" // nodes have none, and pods of all namespaces are on them
 	nodes := read[corev1.Node](r, preflight.Nodes, "Node")
 	pods, err := of[corev1.Pod](s, "Pod", "")
-	if r.err == nil {
-		r.err = err
-	}
+	r.err = cmp.Or(r.err, err)
 	out.Free = capacity.FreeOf(nodes, pods)
 	// A file saved from a cluster has the status.
 	if len(w.Status.Conditions) == 0 {

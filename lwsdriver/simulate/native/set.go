@@ -103,10 +103,7 @@ func (s *Set) run() bool {
 			changed = true
 		}
 	}
-	if s.replace() {
-		return true
-	}
-	return s.complete() || changed
+	return s.replace() || s.complete() || changed
 }
 
 // replace deletes groups, to be recreated at the update revision.
