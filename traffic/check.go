@@ -122,13 +122,9 @@ func checkRoute(s Setup, r Route, begun bool) error {
 
 // missingLabels returns the labels that a selector requires and pods do not have.
 func missingLabels(selector, pods map[string]string) map[string]string {
-	out := map[string]string{}
-	for k, v := range selector {
-		if have, ok := pods[k]; !ok || have != v {
-			out[k] = v
-		}
-	}
-	return out
+	missing := maps.Clone(selector)
+	maps.DeleteFunc(missing, func(k, v string) bool { have, ok := pods[k]; return ok && have == v })
+	return missing
 }
 
 // formatLabels formats labels as in a manifest.

@@ -128,7 +128,7 @@ func Look(s Setup, d Desired, w World) View {
 		v.Withdrawn = write.Verb == Delete && acceptedByGateways(s, d, w) && !lagging // objects are deleted after all shares
 	default:
 		v.Stage, v.Withdrawn = Written, acceptedByGateways(s, d, w) && !lagging
-		v.Reason, v.Message = unverifiedReason(s, d, w)
+		v.Reason, v.Message = firstReason(s, d, w, unverifiedObjects, unverifiedEndpoints, unverifiedRoutes, unverifiedIngresses, unverifiedPools)
 		switch {
 		case v.Reason == "":
 			v.Stage = Verified
@@ -164,11 +164,6 @@ func acceptedByGateways(s Setup, d Desired, w World) bool {
 	}
 	reason, _ := firstReason(s, d, w, unverifiedIngresses, unverifiedPools)
 	return reason == ""
-}
-
-// unverifiedReason returns why the view is not verified although no write is due, "" if it is.
-func unverifiedReason(s Setup, d Desired, w World) (reason, message string) {
-	return firstReason(s, d, w, unverifiedObjects, unverifiedEndpoints, unverifiedRoutes, unverifiedIngresses, unverifiedPools)
 }
 
 func firstReason(s Setup, d Desired, w World, parts ...func(Setup, Desired, World) (string, string)) (reason, message string) {

@@ -235,7 +235,7 @@ func (e *env) applyAll(d traffic.Desired) (writes []string) {
 		if what == "" {
 			return writes
 		}
-		if v := e.router.Observe(e.setup, d); wrote && v.Write != nil && v.Write.String() == what {
+		if v := e.router.Snapshot(e.setup).Look(d); wrote && v.Write != nil && v.Write.String() == what {
 			e.Fatalf("%s was written and is not seen", what)
 		}
 		what, _, _ = strings.Cut(what, ":")
@@ -250,7 +250,7 @@ func (e *env) view(d traffic.Desired, reason string) traffic.View {
 	e.Helper()
 	var v traffic.View
 	eventually(e.T, fmt.Sprintf("reason %q", reason), func(context.Context) error {
-		if v = e.router.Observe(e.setup, d); v.Reason != reason {
+		if v = e.router.Snapshot(e.setup).Look(d); v.Reason != reason {
 			return fmt.Errorf("view is %+v", v)
 		}
 		return nil

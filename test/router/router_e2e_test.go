@@ -65,7 +65,7 @@ func TestRelease(t *testing.T) {
 		{Name: "people", Matches: []traffic.HeaderMatch{{Name: "tester", Value: "always", Cookie: true}}},
 	}}
 	eventually(t, "the canary has an endpoint", func(context.Context) error {
-		if v := e.router.Observe(e.setup, d); v.CanaryEndpoints != 1 {
+		if v := e.router.Snapshot(e.setup).Look(d); v.CanaryEndpoints != 1 {
 			return fmt.Errorf("view %+v", v)
 		}
 		return nil
@@ -205,7 +205,7 @@ func TestPrecondition(t *testing.T) {
 	e := newEnv(t)
 	e.applyRoutes("someone")
 	eventually(t, "the caches are filled", func(ctx context.Context) error { return e.router.Check(ctx, e.setup) })
-	stale := e.router.Observe(e.setup, traffic.Desired{Isolated: true}).Write
+	stale := e.router.Snapshot(e.setup).Look(traffic.Desired{Isolated: true}).Write
 	if stale == nil {
 		t.Fatal("there is nothing to write")
 	}
@@ -218,7 +218,7 @@ func TestPrecondition(t *testing.T) {
 
 	// Two drivers create the canary Service: one succeeds, the other observes it.
 	e.applyAll(traffic.Desired{Isolated: true})
-	create := e.router.Observe(e.setup, traffic.Desired{Prepared: true}).Write
+	create := e.router.Snapshot(e.setup).Look(traffic.Desired{Prepared: true}).Write
 	if create == nil || create.Verb != traffic.Create {
 		t.Fatalf("next is %v", create)
 	}

@@ -137,11 +137,6 @@ func (r *Router) check(s traffic.Setup) error {
 	return traffic.Check(s, w)
 }
 
-// Observe returns a view of [Router.Snapshot].
-func (r *Router) Observe(s traffic.Setup, d traffic.Desired) traffic.View {
-	return r.Snapshot(s).Look(d)
-}
-
 // Snapshot returns an observation of a release's traffic, from caches only. It starts the informers that the release needs.
 func (r *Router) Snapshot(s traffic.Setup) *traffic.Observed {
 	w, err := r.look(s)

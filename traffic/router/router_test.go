@@ -147,7 +147,7 @@ func TestObserve(t *testing.T) {
 	if err := w.Check(t.Context(), setup(http)); err != nil {
 		t.Fatal(err)
 	}
-	v := w.Observe(setup(http), traffic.Desired{Isolated: true})
+	v := w.Snapshot(setup(http)).Look(traffic.Desired{Isolated: true})
 	if v.StableEndpoints != 2 || v.CanaryEndpoints != 0 || v.Pinned || v.Stage != traffic.Drifted || v.Write == nil {
 		t.Errorf("view %+v: want the two ready pods, each once", v)
 	}
@@ -183,7 +183,7 @@ func TestPortsByName(t *testing.T) {
 		ports(slice("none", canary.Name, discoveryv1.AddressTypeIPv4, endpoint("vllm-abc123-3", true))),
 	)
 	_ = w.Check(t.Context(), setup(http)) // waits for the caches
-	v := w.Observe(setup(http), traffic.Desired{Prepared: true})
+	v := w.Snapshot(setup(http)).Look(traffic.Desired{Prepared: true})
 	if diff := cmp.Diff([]string{"vllm-abc123-0", "vllm-abc123-1"}, v.CanaryPods); diff != "" {
 		t.Errorf("ready at the port of the route (-want +got):\n%s", diff)
 	}
@@ -251,17 +251,17 @@ func TestJustWritten(t *testing.T) {
 func TestNotSynced(t *testing.T) {
 	w := newWorld(t, nil, stableService())
 	s := setup(traffic.Key{Kind: traffic.KindGRPCRoute, Name: "llm"})
-	if v := w.Observe(s, traffic.Desired{}); v.Reason != traffic.ReasonNotSynced || v.Stage != traffic.Unread {
+	if v := w.Snapshot(s).Look(traffic.Desired{}); v.Reason != traffic.ReasonNotSynced || v.Stage != traffic.Unread {
 		t.Errorf("view %+v", v)
 	}
 	err := w.Check(t.Context(), s)
 	if drivererr.Reason(err) != pb.ErrorReason_ERROR_REASON_REFERENCE_NOT_FOUND || !strings.Contains(err.Error(), "grpcroutes") {
 		t.Errorf("Check: %v, want that the API is missing", err)
 	}
-	if v := w.Observe(s, traffic.Desired{}); v.Reason != traffic.ReasonBlocked || v.Stage != traffic.Blocked {
+	if v := w.Snapshot(s).Look(traffic.Desired{}); v.Reason != traffic.ReasonBlocked || v.Stage != traffic.Blocked {
 		t.Errorf("view %+v", v)
 	}
-	if v := w.Observe(s, traffic.Desired{Isolated: true}); v.Write != nil {
+	if v := w.Snapshot(s).Look(traffic.Desired{Isolated: true}); v.Write != nil {
 		t.Errorf("%s is due with unsynced caches", v.Write)
 	}
 }
@@ -273,12 +273,12 @@ func TestBeforeRun(t *testing.T) {
 		Log: slog.New(slog.DiscardHandler), Changed: func(string, string, string) {},
 	})
 	for range 10 {
-		if v := r.Observe(setup(), traffic.Desired{}); v.Reason != traffic.ReasonNotSynced {
+		if v := r.Snapshot(setup()).Look(traffic.Desired{}); v.Reason != traffic.ReasonNotSynced {
 			t.Fatalf("view %+v", v)
 		}
 	}
 	// The first call starts all caches that the release needs: each fills while others do.
-	r.Observe(setup(traffic.Key{Kind: traffic.KindHTTPRoute, Name: "vllm"}), traffic.Desired{})
+	r.Snapshot(setup(traffic.Key{Kind: traffic.KindHTTPRoute, Name: "vllm"})).Look(traffic.Desired{})
 	for _, kind := range []string{traffic.KindService, kindSlice, traffic.KindHTTPRoute} {
 		if !r.Cache(kind).Started() {
 			t.Errorf("the cache of %s is not started", kind)
@@ -342,7 +342,7 @@ func TestStrip(t *testing.T) {
 // A cache that does not show a write is stale until it does.
 func TestCacheBehindIsStale(t *testing.T) {
 	w := newWorld(t, nil, stableService())
-	await.True(t, "the cache is filled", func() bool { return w.Observe(setup(), traffic.Desired{}).Stage != traffic.Unread })
+	await.True(t, "the cache is filled", func() bool { return w.Snapshot(setup()).Look(traffic.Desired{}).Stage != traffic.Unread })
 	fresh := informer.NewFreshness(func() {}, w.Cache(traffic.KindService).Source())
 	ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
 	defer cancel()
