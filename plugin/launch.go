@@ -12,6 +12,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -163,13 +164,7 @@ func (o *options) clientConfig(ctx context.Context, path string, stderr io.Write
 
 // hostEnv drops go-plugin's own variables, for a host that is a plugin itself, as with Argo Rollouts.
 func hostEnv(environ []string) []string {
-	env := make([]string, 0, len(environ))
-	for _, pair := range environ {
-		if !strings.HasPrefix(pair, "PLUGIN_") {
-			env = append(env, pair)
-		}
-	}
-	return env
+	return slices.DeleteFunc(slices.Clone(environ), func(pair string) bool { return strings.HasPrefix(pair, "PLUGIN_") })
 }
 
 // verifyChecksum compares the file's SHA-256 with the one asked for, if any.

@@ -7,6 +7,7 @@
 package guard
 
 import (
+	"cmp"
 	"fmt"
 	"log/slog"
 	"runtime/debug"
@@ -30,11 +31,8 @@ func Call(log *slog.Logger, place, object string, f func()) (err error) {
 		if cause == nil {
 			return
 		}
-		if log == nil {
-			log = slog.Default()
-		}
 		panics.WithLabelValues(place).Inc()
-		log.Error("panic", slog.String("place", place), slog.String("object", object), slog.Any("panic", cause), slog.String("stack", string(debug.Stack())))
+		cmp.Or(log, slog.Default()).Error("panic", slog.String("place", place), slog.String("object", object), slog.Any("panic", cause), slog.String("stack", string(debug.Stack())))
 		err = fmt.Errorf("defect in the driver (%s %s): its log has the details, please report it", place, object)
 	}()
 	f()
