@@ -101,9 +101,7 @@ const minQPS = 50
 func New(config *rest.Config, o Options) (*Driver, error) {
 	server := newClock()
 	o.now = server.Now
-	if o.Logger == nil {
-		o.Logger = slog.New(slog.DiscardHandler)
-	}
+	o.Logger = cmp.Or(o.Logger, slog.New(slog.DiscardHandler))
 	o.Version = cmp.Or(o.Version, "devel")
 	o.Limits.ProgressDeadline = cmp.Or(o.Limits.ProgressDeadline, record.DefaultMaxProgressDeadline)
 	config = rest.CopyConfig(config)
@@ -111,9 +109,7 @@ func New(config *rest.Config, o Options) (*Driver, error) {
 	if config.QPS == 0 {
 		config.QPS, config.Burst = minQPS, 2*minQPS
 	}
-	if config.UserAgent == "" {
-		config.UserAgent = "lockstep/" + o.Version
-	}
+	config.UserAgent = cmp.Or(config.UserAgent, "lockstep/"+o.Version)
 	var err error
 	if o.election, err = newElection(config, o); err != nil {
 		return nil, err

@@ -102,7 +102,7 @@ func (e *Engine) announce(ctx context.Context, s *observe.Snapshot, decision pla
 	if before == now || isFirst && !plan.InFlight(s.Observation) {
 		return
 	}
-	e.metrics.entered(decision.State)
+	e.metrics.states.WithLabelValues(stateName(decision.State)).Inc()
 	reason, ok := eventReasons[decision.State]
 	if !ok {
 		return

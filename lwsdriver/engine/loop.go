@@ -72,7 +72,7 @@ func (e *Engine) workOn(ctx context.Context, key types.NamespacedName) {
 	}
 	defer unlock()
 	recheck, err := e.pass(ctx, key)
-	e.metrics.reconciled(time.Since(start), err)
+	e.metrics.reconciles.WithLabelValues(resultLabel(err)).Observe(time.Since(start).Seconds())
 	switch {
 	case err == nil:
 		e.queue.Forget(key)

@@ -6,7 +6,6 @@ package engine
 import (
 	"fmt"
 	"strings"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promauto"
@@ -60,14 +59,6 @@ func (m *metrics) applied(a plan.Action, wrote bool, err error) {
 	if wrote || err != nil {
 		m.writes.WithLabelValues(actionName(a), resultLabel(observe.ContractError(err))).Inc()
 	}
-}
-
-func (m *metrics) reconciled(took time.Duration, err error) {
-	m.reconciles.WithLabelValues(resultLabel(err)).Observe(took.Seconds())
-}
-
-func (m *metrics) entered(s pb.State) {
-	m.states.WithLabelValues(stateName(s)).Inc()
 }
 
 func stateName(s pb.State) string { return strings.TrimPrefix(s.String(), "STATE_") }

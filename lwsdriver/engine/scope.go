@@ -28,10 +28,7 @@ type scope struct {
 
 // covers reports whether the workload is in scope.
 func (s *scope) covers(key types.NamespacedName) bool {
-	if s.workload == (types.NamespacedName{}) || s.workload == key {
-		return true
-	}
-	return s.isAlias != nil && s.isAlias(s.workload, key)
+	return s.workload == (types.NamespacedName{}) || s.workload == key || s.isAlias != nil && s.isAlias(s.workload, key)
 }
 
 // lock is keyLocks.lock for workloads that the driver may write to. The error has an ErrorReason if it may not.

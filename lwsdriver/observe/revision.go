@@ -4,6 +4,7 @@
 package observe
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/json"
 	"fmt"
@@ -33,9 +34,7 @@ type revisioned struct {
 // digestOf returns the digest of a spec. It fails only for values that the API server would never return.
 func digestOf(template lws.LeaderWorkerTemplate, network *lws.NetworkConfig) (digest, error) {
 	// LWS does the same, so that the default that its webhook sets later makes no new revision.
-	if network == nil {
-		network = &lws.NetworkConfig{SubdomainPolicy: ptr.To(lws.SubdomainShared)}
-	}
+	network = cmp.Or(network, &lws.NetworkConfig{SubdomainPolicy: ptr.To(lws.SubdomainShared)})
 	raw, err := json.Marshal(revisioned{template, network})
 	if err != nil {
 		return digest{}, fmt.Errorf("encode template: %w", err)
