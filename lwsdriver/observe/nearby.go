@@ -5,6 +5,7 @@ package observe
 
 import (
 	"cmp"
+	"fmt"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
@@ -25,9 +26,9 @@ type Nearby struct {
 
 func (o *Observer) newNearby() *Nearby {
 	core := o.config.Core
-	of := func(source *informer.Source, example runtime.Object) *informer.Informer {
+	of := func(source *informer.Source, example runtime.Object, transform cache.TransformFunc) *informer.Informer {
 		return informer.New(informer.Config{
-			Source: source, Example: example, Transform: informer.Transform(stripManagedFields), Changed: o.allChanged,
+			Source: source, Example: example, Transform: transform, Changed: o.allChanged,
 			Indexers: cache.Indexers{cache.NamespaceIndex: cache.MetaNamespaceIndexFunc},
 			// The usage in a quota changes with every pod. The next call that judges a release reads it.
 			Handler: informer.OnChange(func(_, _ metav1.Object) {}),
@@ -35,9 +36,9 @@ func (o *Observer) newNearby() *Nearby {
 	}
 	return &Nearby{
 		quotas: of(informer.NewSource(corev1.SchemeGroupVersion.WithResource("resourcequotas"), core,
-			core.CoreV1().ResourceQuotas(o.config.Namespace), ""), &corev1.ResourceQuota{}),
+			core.CoreV1().ResourceQuotas(o.config.Namespace), ""), &corev1.ResourceQuota{}, informer.Transform(stripMetadata)),
 		budgets: of(informer.NewSource(policyv1.SchemeGroupVersion.WithResource("poddisruptionbudgets"), core,
-			core.PolicyV1().PodDisruptionBudgets(o.config.Namespace), ""), &policyv1.PodDisruptionBudget{}),
+			core.PolicyV1().PodDisruptionBudgets(o.config.Namespace), ""), &policyv1.PodDisruptionBudget{}, informer.Transform(stripBudget)),
 		services: o.Router.Cache(traffic.KindService),
 	}
 }
@@ -66,6 +67,9 @@ func (n *Nearby) Quotas(namespace string) ([]*corev1.ResourceQuota, error) {
 
 // Budgets returns the PodDisruptionBudgets of a namespace by name, or why they can't be read.
 func (n *Nearby) Budgets(namespace string) ([]*policyv1.PodDisruptionBudget, error) {
+	for _, large := range informer.List[*metav1.PartialObjectMetadata](n.budgets, cache.NamespaceIndex, namespace) {
+		return nil, fmt.Errorf("PodDisruptionBudget %s is larger than %d KiB", large.Name, maxBudget>>10)
+	}
 	return listIn[*policyv1.PodDisruptionBudget](n.budgets, namespace)
 }
 
@@ -83,8 +87,25 @@ func listIn[T metav1.Object](i *informer.Informer, namespace string) ([]T, error
 	return all, nil
 }
 
-// stripManagedFields is a transform.
-func stripManagedFields(o metav1.Object) metav1.Object {
+// stripMetadata is a transform that keeps the name and the version.
+func stripMetadata(o metav1.Object) metav1.Object {
 	o.SetManagedFields(nil)
+	o.SetLabels(nil)
+	o.SetAnnotations(nil)
+	o.SetOwnerReferences(nil)
+	o.SetFinalizers(nil)
 	return o
+}
+
+// maxBudget is the size above which only the name of a PodDisruptionBudget is kept: any editor of a namespace may create large ones.
+const maxBudget = 16 << 10
+
+// stripBudget is a transform.
+func stripBudget(b *policyv1.PodDisruptionBudget) metav1.Object {
+	stripMetadata(b)
+	b.Status = policyv1.PodDisruptionBudgetStatus{ExpectedPods: b.Status.ExpectedPods}
+	if b.Size() > maxBudget {
+		return &metav1.PartialObjectMetadata{ObjectMeta: b.ObjectMeta}
+	}
+	return b
 }

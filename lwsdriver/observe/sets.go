@@ -153,7 +153,7 @@ func (o *Observer) newSets() *Sets {
 	enforcing := func(name string) *informer.Informer {
 		resource := admissionv1.SchemeGroupVersion.WithResource(name)
 		policies := config(resource, client.Resource(resource), enforcesLabel+"=bounds")
-		policies.Transform = informer.Transform(stripManagedFields)
+		policies.Transform = informer.Transform(stripMetadata)
 		policies.Handler = informer.OnChange(func(_, _ any) {
 			s.bounds.Recheck() // their kind is installed together with the policies
 			o.allChanged()
