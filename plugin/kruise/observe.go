@@ -159,6 +159,20 @@ type Evidence struct {
 	Control types.UID
 }
 
+// unitsOf returns how many of a DisaggregatedSet's units the current batch asks for, at most what the partition allows. Kruise never raises a
+// partition, as after a scale-up, of which a StatefulSet makes updated pods. The new units of a set are stable ones.
+func unitsOf(r *v1beta1.BatchRelease, allowed, replicas int32) int32 {
+	batches, current := r.Spec.ReleasePlan.Batches, int(r.Status.CanaryStatus.CurrentBatch)
+	if current < 0 || current >= len(batches) {
+		return allowed
+	}
+	n, err := batchrelease.Scaled(batches[current].CanaryReplicas, replicas)
+	if err != nil {
+		return allowed
+	}
+	return int32(min(int(allowed), n)) //nolint:gosec // It is between 0 and allowed.
+}
+
 // batchOf returns the BatchRelease in progress, nil unless it is for this controller revision.
 func (e Evidence) batchOf(revision string) *v1beta1.BatchRelease {
 	r := &v1beta1.BatchRelease{}

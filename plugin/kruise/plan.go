@@ -280,6 +280,13 @@ func goalOf(v View) converge.Goal {
 			g.Why = fmt.Sprintf("the partition allows %d updated groups, but no BatchRelease of a Rollout asks for revision %s", groups, template)
 			return g
 		}
+		if isSet(t) {
+			groups = unitsOf(batch, groups, c.GetReplicas())
+		}
+		if groups == 0 || inFlight && c.GetPlanned() >= groups {
+			g.Why = fmt.Sprintf("the partition allows more updated units than the %d that batch %d of the BatchRelease asks for", groups, batch.Status.CanaryStatus.CurrentBatch+1)
+			return g
+		}
 		switch moved := isOwnRelease(v) && c.GetUpdateRevision() == template && !strings.HasSuffix(c.GetReleaseId(), "-"+template); {
 		case inFlight:
 		case moved: // the template changed in mid-release, and then the release was rolled back, whatever Kruise asked for meanwhile

@@ -195,6 +195,20 @@ func define(f *flag.FlagSet, v *View) {
 	text("template", "of the workload, of which the target knows", template)
 	text("edited", "template of which the target does not know yet", edited)
 	text("asks", "revision that a BatchRelease asks for", asks)
+	text("batches", "of the BatchRelease", func(s string) func(*View) {
+		return func(v *View) {
+			var batches []any
+			for _, b := range strings.Split(s, ",") {
+				batches = append(batches, map[string]any{"canaryReplicas": intstr.Parse(b)})
+			}
+			v.Evidence.BatchRelease.Object["spec"] = map[string]any{"releasePlan": map[string]any{"batches": batches}}
+		}
+	})
+	number("batch", "current one of the BatchRelease, from 0", func(n int32) func(*View) {
+		return func(v *View) {
+			v.Evidence.BatchRelease.Object["status"].(map[string]any)["canaryStatus"] = map[string]any{"currentBatch": int64(n)}
+		}
+	})
 	text("phase", "of the Rollout", phase)
 	text("shows", "canary revision, state of the step and progress of a Rollout", func(s string) func(*View) {
 		part := strings.Split(s, "/")

@@ -10,18 +10,22 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/require"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/lockstep-rollouts/lockstep/test/suite"
 )
 
 // A Rollout of a target releases prefill and decode together, beside the old groups: the first template again rolls back and touches no
-// stable group, and the next template is promoted.
+// stable group, and the next template is promoted, scaled up in mid-release.
 //
 // Proves: Hosts release a DisaggregatedSet: to the end, and back.
 func TestDisaggregated(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)
+	sets := schema.GroupVersionResource{Group: "disaggregatedset.x-k8s.io", Version: "v1", Resource: "disaggregatedsets"}
 	s := suite.NewRoles(t, e.Cluster, e.Namespace, name)
 	if err := e.Cluster.Apply(t.Context(), e.Namespace, []byte(strings.Replace(target("other"), "workloadRef: {", "workloadRef: {kind: Deployment, ", 1))); err == nil {
 		t.Error("a target of a Deployment is accepted")
@@ -46,16 +50,22 @@ func TestDisaggregated(t *testing.T) {
 	s.SetImage("v3")
 	s.Await("v3", 1, 1) // until then the Rollout shows the pause of the release before
 	e.awaitPause(1)
+	// Kruise leaves its partition as it is, with which 5 of 8 units could be updated. The step asks for a quarter.
+	_, err := e.Objects(sets).Patch(t.Context(), name, types.JSONPatchType,
+		[]byte(`[{"op":"replace","path":"/spec/roles/0/spec/replicas","value":8}]`), metav1.PatchOptions{})
+	require.NoError(t, err)
+	s.Await("v1", 8, 2)
+	s.Await("v3", 2, 1)
 	e.approve()
 	e.awaitPause(2)
-	s.Await("v3", 2, 1)
-	s.Await("v1", 4, 2)
+	s.Await("v3", 4, 1)
+	s.Await("v1", 8, 2)
 	e.approve()
 	e.awaitDone()
 	s.Await("v1", -1, -1)
-	s.Await("v3", 4, 2)
+	s.Await("v3", 8, 2)
 	e.awaitReady(name, metav1.ConditionTrue, "Promoted")
-	if got := e.target(t.Context(), name).Status; got.UpdatedReadyReplicas != 4 || got.CurrentRevision != got.UpdateRevision {
+	if got := e.target(t.Context(), name).Status; got.UpdatedReadyReplicas != 8 || got.CurrentRevision != got.UpdateRevision {
 		t.Errorf("the target's status is %s", asJSON(got))
 	}
 }
