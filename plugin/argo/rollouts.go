@@ -4,7 +4,6 @@
 package argo
 
 import (
-	"encoding/json"
 	"time"
 
 	"github.com/argoproj/argo-rollouts/pkg/apis/rollouts/v1alpha1"
@@ -16,6 +15,7 @@ import (
 	"k8s.io/client-go/dynamic/dynamicinformer"
 	"k8s.io/client-go/tools/cache"
 
+	"github.com/lockstep-rollouts/lockstep/plugin/host"
 	"github.com/lockstep-rollouts/lockstep/plugin/informer"
 	"github.com/lockstep-rollouts/lockstep/plugin/informer/guard"
 	"github.com/lockstep-rollouts/lockstep/plugin/native"
@@ -75,8 +75,7 @@ func rolloutIn(o any) *v1alpha1.Rollout {
 // readRollout decodes a Rollout, without its managed fields. It returns nil for one that doesn't decode.
 func readRollout(u *unstructured.Unstructured) *v1alpha1.Rollout {
 	ro := &v1alpha1.Rollout{}
-	raw, err := json.Marshal(u.Object)
-	if err != nil || json.Unmarshal(raw, ro) != nil {
+	if host.Decode(u, ro) != nil {
 		return nil
 	}
 	// They are a large part of an object, and nothing reads them.

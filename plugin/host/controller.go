@@ -9,7 +9,6 @@ import (
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
@@ -49,10 +48,7 @@ var _ Driver = (*plugin.Client)(nil)
 type Controller struct {
 	// Name is that of the Lease and of the source of events.
 	Name string
-	// Object has the kind that is reconciled, List that of its lists.
-	Object client.Object
-	List   client.ObjectList
-	// API is the kind that is reconciled.
+	// API is the kind that is reconciled. Its cache has objects that do not decode, too.
 	API         API
 	AddToScheme func(*runtime.Scheme) error
 	// Workload returns the name of an object's workload. Changes of the workload reconcile no object for which it is empty.
@@ -63,7 +59,8 @@ type Controller struct {
 	Cache map[client.Object]cache.ByObject
 	// IncludeGroups is set where changes of single groups count.
 	IncludeGroups bool
-	Reconciler    func(manager.Manager) reconcile.Reconciler
+	// Reconciler returns what reconciles with a client that reads from the caches.
+	Reconciler func(manager.Manager, client.Client) reconcile.Reconciler
 }
 
 // Watch is a kind of objects that belong to a workload.
@@ -87,8 +84,9 @@ func (c Controller) Run(ctx context.Context, config *rest.Config, s Settings) er
 	if err != nil {
 		return err
 	}
-	if err := m.GetFieldIndexer().IndexField(ctx, c.Object, ByWorkload, func(o client.Object) []string {
-		if name := c.Workload(o); name != "" {
+	object := Object(c.API.Kind)
+	if err := m.GetFieldIndexer().IndexField(ctx, object, ByWorkload, func(o client.Object) []string {
+		if name := c.Workload(decoded(scheme, o)); name != "" {
 			return []string{name}
 		}
 		return nil
@@ -101,16 +99,16 @@ func (c Controller) Run(ctx context.Context, config *rest.Config, s Settings) er
 			return c.requests(ctx, m, s, workload)
 		},
 	}
-	kinds := []client.Object{c.Object}
+	kinds := []client.Object{object}
 	// No predicate, so also for the host's own writes: a decision from an older status in the cache is repeated with the newest one.
-	b := builder.ControllerManagedBy(m).For(c.Object).WatchesRawSource(f).WithOptions(controller.Options{MaxConcurrentReconciles: 8})
+	b := builder.ControllerManagedBy(m).For(object).WatchesRawSource(f).WithOptions(controller.Options{MaxConcurrentReconciles: 8})
 	for _, w := range append(workloads, c.Watches...) {
 		kinds = append(kinds, w.Object)
 		b.Watches(w.Object, handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, o client.Object) []reconcile.Request {
-			return c.requests(ctx, m, s, w.Workload(o))
+			return c.requests(ctx, m, s, w.Workload(decoded(scheme, o)))
 		}))
 	}
-	if err := b.Complete(c.Reconciler(m)); err != nil {
+	if err := b.Complete(c.reconciler(m)); err != nil {
 		return fmt.Errorf("set the controller up: %w", err)
 	}
 	return Run(ctx, m, kinds...)
@@ -129,23 +127,18 @@ func Patch[T client.Object](ctx context.Context, c client.Client, o T, by client
 
 // requests returns the objects of one workload.
 func (c Controller) requests(ctx context.Context, m manager.Manager, s Settings, workload client.ObjectKey) []reconcile.Request {
-	list, ok := c.List.DeepCopyObject().(client.ObjectList)
-	if !ok || workload.Name == "" {
+	if workload.Name == "" {
 		return nil
 	}
-	var out []reconcile.Request
+	list := newList(c.API.Kind)
 	err := m.GetClient().List(ctx, list, client.InNamespace(workload.Namespace), client.MatchingFields{ByWorkload: workload.Name})
-	if err == nil {
-		err = meta.EachListItem(list, func(o runtime.Object) error {
-			if o, ok := o.(client.Object); ok {
-				out = append(out, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(o)})
-			}
-			return nil
-		})
-	}
 	if err != nil {
 		// A map function of controller-runtime can't return an error.
 		s.Logger.Warn("list the objects of a workload", "workload", workload.String(), "error", err)
+	}
+	out := make([]reconcile.Request, 0, len(list.Items))
+	for i := range list.Items {
+		out = append(out, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(&list.Items[i])})
 	}
 	return out
 }

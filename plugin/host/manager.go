@@ -82,6 +82,7 @@ func New(
 		Scheme:                  scheme,
 		Logger:                  logger,
 		Cache:                   cache.Options{ByObject: only},
+		Client:                  client.Options{Cache: &client.CacheOptions{Unstructured: true}},
 		Metrics:                 metrics,
 		HealthProbeBindAddress:  cmp.Or(s.HealthAddress, off),
 		Controller:              config.Controller{SkipNameValidation: new(true)}, // a test runs a host repeatedly

@@ -30,8 +30,10 @@ import (
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
-// Kinds of other projects.
-var revisionKind = schema.GroupVersionKind{Group: "apps", Version: "v1", Kind: "ControllerRevision"}
+var (
+	targetKind   = v1alpha1.GroupVersion.WithKind("RolloutTarget")
+	revisionKind = schema.GroupVersionKind{Group: "apps", Version: "v1", Kind: "ControllerRevision"}
+)
 
 // observe returns everything that a decision needs. It writes nothing.
 func (r *Reconciler) observe(ctx context.Context, t *v1alpha1.RolloutTarget) (View, error) {
@@ -177,7 +179,7 @@ func unitsOf(r *v1beta1.BatchRelease, allowed, replicas int32) int32 {
 func (e Evidence) batchOf(revision string) *v1beta1.BatchRelease {
 	r := &v1beta1.BatchRelease{}
 	// A BatchRelease that has not set the partition is no evidence for it.
-	if e.BatchRelease == nil || e.BatchRelease.GetUID() != e.Control || decodeObject(e.BatchRelease, r) != nil ||
+	if e.BatchRelease == nil || e.BatchRelease.GetUID() != e.Control || host.Decode(e.BatchRelease, r) != nil ||
 		revision == "" || r.Status.UpdateRevision != revision {
 		return nil
 	}
@@ -194,7 +196,7 @@ func (e Evidence) completed(revision string) bool {
 			Conditions         []metav1.Condition
 		}
 	}
-	if e.Rollout == nil || decodeObject(e.Rollout, &r) != nil {
+	if e.Rollout == nil || host.Decode(e.Rollout, &r) != nil {
 		return false
 	}
 	s := r.Status
@@ -207,7 +209,7 @@ func (e Evidence) completed(revision string) bool {
 // left that has ended.
 func (e Evidence) listens() bool {
 	var r v1beta1.Rollout
-	return e.Rollout != nil && !e.leftOver() && decodeObject(e.Rollout, &r) == nil && !r.Spec.Disabled &&
+	return e.Rollout != nil && !e.leftOver() && host.Decode(e.Rollout, &r) == nil && !r.Spec.Disabled &&
 		(r.Status.Phase == v1beta1.RolloutPhaseHealthy || r.Status.Phase == v1beta1.RolloutPhaseProgressing)
 }
 
@@ -215,15 +217,7 @@ func (e Evidence) listens() bool {
 // that of the next release, whose steps then reach no group.
 func (e Evidence) leftOver() bool {
 	var r v1beta1.BatchRelease
-	return e.BatchRelease != nil && decodeObject(e.BatchRelease, &r) == nil && r.Status.Phase == v1beta1.RolloutPhaseCompleted
-}
-
-func decodeObject(o *unstructured.Unstructured, into any) error {
-	raw, err := json.Marshal(o.Object)
-	if err == nil {
-		err = json.Unmarshal(raw, into)
-	}
-	return err //nolint:wrapcheck // What can't be read is no evidence.
+	return e.BatchRelease != nil && host.Decode(e.BatchRelease, &r) == nil && r.Status.Phase == v1beta1.RolloutPhaseCompleted
 }
 
 // evidence reads Kruise's objects from the API server: a call follows from them, which the past of a cache must not justify.
@@ -246,8 +240,7 @@ func (r *Reconciler) evidence(ctx context.Context, t *v1alpha1.RolloutTarget) (E
 	if json.Unmarshal([]byte(t.Annotations[annotationControl]), &ref) == nil && ref.Kind == "BatchRelease" {
 		e.Control = ref.UID
 	}
-	o := &unstructured.Unstructured{}
-	o.SetGroupVersionKind(kruiseKind("BatchRelease"))
+	o := host.Object(kruiseKind("BatchRelease"))
 	switch err := r.Reader.Get(ctx, client.ObjectKeyFromObject(e.Rollout), o); {
 	case err == nil:
 		e.BatchRelease = o

@@ -123,21 +123,21 @@ func (r *Reconciler) failed(ctx context.Context, v View, err error) (reconcile.R
 // Run reconciles the RolloutTargets of a cluster until ctx ends.
 func Run(ctx context.Context, config *rest.Config, s host.Settings) error {
 	return host.Controller{
-		Name: "lockstep-kruise", Object: &v1alpha1.RolloutTarget{}, List: &v1alpha1.RolloutTargetList{},
+		Name: "lockstep-kruise",
 		API: host.API{
-			Kind: v1alpha1.GroupVersion.WithKind("RolloutTarget"), Fix: "the CRD of RolloutTarget is not installed: kubectl apply -k config/kruise/crd",
+			Kind: targetKind, Fix: "the CRD of RolloutTarget is not installed: kubectl apply -k config/kruise/crd",
 		},
 		AddToScheme: v1alpha1.AddToScheme, Workload: func(o client.Object) string { return workloadOf(o).Name }, IncludeGroups: true,
 		Watches: []host.Watch{
-			{Object: &v1alpha1.RolloutTarget{}, Workload: workloadOf}, // when one of two targets is deleted, the other takes over
+			{Object: host.Object(targetKind), Workload: workloadOf}, // when one of two targets is deleted, the other takes over
 			{Object: host.Metadata(revisionKind), Workload: workloadOfRevision},
 		},
 		Cache: map[client.Object]cache.ByObject{
 			host.Metadata(revisionKind): {Label: labels.SelectorFromSet(labels.Set{labelWorkerIndex: "0"})},
 		},
-		Reconciler: func(m manager.Manager) reconcile.Reconciler {
+		Reconciler: func(m manager.Manager, c client.Client) reconcile.Reconciler {
 			return &Reconciler{
-				Client: m.GetClient(), Reader: m.GetAPIReader(), Driver: s.Driver, Logger: s.Logger,
+				Client: c, Reader: m.GetAPIReader(), Driver: s.Driver, Logger: s.Logger,
 				Events: m.GetEventRecorder("lockstep-kruise"),
 			}
 		},

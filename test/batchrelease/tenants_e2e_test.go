@@ -12,6 +12,7 @@ import (
 
 	rbacv1 "k8s.io/api/rbac/v1"
 
+	"github.com/lockstep-rollouts/lockstep/test/suite"
 	"github.com/lockstep-rollouts/lockstep/test/tenant"
 )
 
@@ -33,10 +34,21 @@ func TestTenants(t *testing.T) {
 	if err := tenant.Refused(editor.Create(batchReleases, set), e.Namespace, ":editor"); err != nil || set == plan {
 		t.Errorf("of a DisaggregatedSet: %v", err)
 	}
+	// The API server accepts what does not decode, and the host goes on with all others.
+	const tooMany = "99999999999"
+	large := strings.NewReplacer("25%", tooMany, "50%", tooMany).Replace(plan)
+	other := strings.NewReplacer("leaderworkerset.x-k8s.io/v1", "apps/v1", "LeaderWorkerSet", "Deployment", "name: vllm}\nspec", "name: other}\nspec").Replace(large)
+	if err := editor.Create(batchReleases, other); err != nil {
+		t.Errorf("of a Deployment: %v", err)
+	}
 	if err := operator.Create(batchReleases, plan); err != nil {
 		t.Fatalf("an operator: %v", err)
 	}
 	e.awaitHeld()
+	if err := operator.Create(batchReleases, strings.Replace(large, "name: vllm", "name: large", 2)); err != nil {
+		t.Errorf("an operator: %v", err)
+	}
+	suite.AwaitEvents(t, e.Kube, e.Namespace, "BatchRelease", "large", "Warning Undecodable")
 	for what, request := range map[string][]string{
 		"partition":  {`{"spec":{"releasePlan":{"batchPartition":2}}}`},
 		"workload":   {`{"spec":{"workloadRef":{"apiVersion":"apps/v1","kind":"Deployment","name":"other"}}}`},

@@ -7,11 +7,15 @@ package kruise
 
 import (
 	"context"
+	"strings"
 	"testing"
 
 	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/lockstep-rollouts/lockstep/test/suite"
 	"github.com/lockstep-rollouts/lockstep/test/tenant"
 )
 
@@ -32,6 +36,15 @@ func TestTenants(t *testing.T) {
 	if err := operator.Create(targets, target(name)); err != nil {
 		t.Fatalf("an operator: %v", err)
 	}
+	// The API server accepts a time that does not decode, and the controller goes on with all other targets.
+	if err := operator.Create(targets, strings.ReplaceAll(target("odd"), "{name: "+name+"}", "{name: odd}")); err != nil {
+		t.Fatalf("an operator: %v", err)
+	}
+	odd := []byte(`{"status":{"conditions":[{"type":"A","status":"True","reason":"B","message":"","lastTransitionTime":"2020-01-01t00:00:00z"}]}}`)
+	if _, err := e.Objects(targets).Patch(t.Context(), "odd", types.MergePatchType, odd, metav1.PatchOptions{}, "status"); err != nil {
+		t.Fatal(err)
+	}
+	suite.AwaitEvents(t, e.Kube, e.Namespace, "RolloutTarget", "odd", "Warning Undecodable")
 	of := rollout("- replicas: 50%\n  pause: {}\n- replicas: 100%")
 	if err := tenant.Refused(editor.Create(rollouts, of), e.Namespace, ":editor", "rollouts.rollouts.kruise.io"); err != nil {
 		t.Error(err)

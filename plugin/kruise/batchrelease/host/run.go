@@ -43,7 +43,7 @@ func Run(ctx context.Context, config *rest.Config, s host.Settings) error {
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
 	err := host.Controller{
-		Name: "lockstep-batchrelease", Object: &v1beta1.BatchRelease{}, List: &v1beta1.BatchReleaseList{},
+		Name: "lockstep-batchrelease",
 		API: host.API{
 			Kind: v1beta1.GroupVersion.WithKind("BatchRelease"),
 			Fix: "the CRD of BatchRelease is not installed: kubectl apply -f config/crd/bases/rollouts.kruise.io_batchreleases.yaml " +
@@ -56,9 +56,9 @@ func Run(ctx context.Context, config *rest.Config, s host.Settings) error {
 			return client.ObjectKey{}
 		}}},
 		Cache: map[client.Object]cache.ByObject{rival(): {Field: fields.OneTermEqualSelector("metadata.name", rivalName)}},
-		Reconciler: func(m manager.Manager) reconcile.Reconciler {
+		Reconciler: func(m manager.Manager, c client.Client) reconcile.Reconciler {
 			return &Reconciler{
-				Client: m.GetClient(), Driver: s.Driver, Logger: s.Logger, Events: m.GetEventRecorder("lockstep-batchrelease"),
+				Client: c, Driver: s.Driver, Logger: s.Logger, Events: m.GetEventRecorder("lockstep-batchrelease"),
 			}
 		},
 	}.Run(ctx, config, s)
