@@ -51,7 +51,6 @@ func TestTenants(t *testing.T) {
 	suite.AwaitEvents(t, e.Kube, e.Namespace, "BatchRelease", "large", "Warning Undecodable")
 	for what, request := range map[string][]string{
 		"partition":  {`{"spec":{"releasePlan":{"batchPartition":2}}}`},
-		"workload":   {`{"spec":{"workloadRef":{"apiVersion":"apps/v1","kind":"Deployment","name":"other"}}}`},
 		"rollout id": {`{"metadata":{"labels":{"rollouts.kruise.io/rollout-id":"2"}}}`},
 		"status":     {`{"status":{"phase":"Completed"}}`, "status"},
 	} {
@@ -61,5 +60,14 @@ func TestTenants(t *testing.T) {
 		if err := operator.Patch(batchReleases, name, request[0], request[1:]...); err != nil {
 			t.Errorf("%s: an operator: %v", what, err)
 		}
+	}
+	// The release of the workload before would have no host.
+	for _, ref := range []string{`{"name":"other"}`, `{"apiVersion":"apps/v1","kind":"Deployment"}`} {
+		if err := operator.Patch(batchReleases, name, `{"spec":{"workloadRef":`+ref+`}}`); err == nil || !strings.Contains(err.Error(), "is immutable") {
+			t.Errorf("another workload: %v", err)
+		}
+	}
+	if err := editor.Patch(batchReleases, "other", `{"spec":{"workloadRef":{"name":"another"}}}`); err != nil {
+		t.Errorf("of a Deployment: %v", err)
 	}
 }

@@ -85,6 +85,24 @@ spec:
 	if err := operator.Patch(rollouts, name, `{"spec":{"strategy":{"paused":true}}}`); err != nil {
 		t.Errorf("an operator: %v", err)
 	}
+	// A deletion that promotes drives a release; another one does not.
+	remove := func(u tenant.User) error {
+		return u.Resource(targets).Namespace(e.Namespace).Delete(t.Context(), name, metav1.DeleteOptions{DryRun: []string{metav1.DryRunAll}})
+	}
+	if err := remove(editor); err != nil {
+		t.Errorf("a deletion that rolls back: %v", err)
+	}
+	e.patch(targets, `{"spec":{"onDeletion":"Promote"}}`)
+	if err := tenant.Refused(remove(editor), e.Namespace, ":editor", "may not delete"); err != nil {
+		t.Errorf("a deletion that promotes: %v", err)
+	}
+	const owned = `{"metadata":{"ownerReferences":[{"apiVersion":"v1","kind":"ConfigMap","name":"own","uid":"0"}]}}`
+	if err := tenant.Refused(editor.Patch(targets, name, owned), e.Namespace, ":editor"); err != nil {
+		t.Errorf("an owner that is gone: %v", err)
+	}
+	if err := remove(operator); err != nil {
+		t.Errorf("an operator: %v", err)
+	}
 	deployment := `
 apiVersion: rollouts.kruise.io/v1beta1
 kind: Rollout

@@ -81,7 +81,7 @@ func newBench(t *testing.T, change func(*v1beta1.BatchRelease), hooks intercepto
 	b.fake.SetWorkload(key.Namespace, key.Name, 4, "v1")
 	b.failing = &failing{Driver: plugintest.Connect(t, b.fake, b.fake)}
 	c := fake.NewClientBuilder().WithScheme(scheme).WithObjects(r).WithStatusSubresource(&v1beta1.BatchRelease{}).
-		WithInterceptorFuncs(hooks).Build()
+		WithReturnManagedFields().WithInterceptorFuncs(hooks).Build()
 	b.Reconciler = &Reconciler{
 		Client: c, Driver: b.failing, Logger: slog.New(slog.DiscardHandler), Events: &events.FakeRecorder{},
 	}
@@ -167,6 +167,28 @@ func TestForeignKindsAreLeftAlone(t *testing.T) {
 	version := b.get().ResourceVersion
 	if b.once(); b.get().ResourceVersion != version {
 		t.Errorf("%+v", b.get())
+	}
+}
+
+// A BatchRelease whose workload was one of ours is deleted, and one that only Kruise's manager has written is left to it.
+func TestForeignKindsAreDeleted(t *testing.T) {
+	t.Parallel()
+	for manager, left := range map[string]int{"lockstep-batchrelease": 0, "kruise-rollout": 1} {
+		b := newBench(t, func(r *v1beta1.BatchRelease) {
+			r.Spec.WorkloadRef = v1beta1.ObjectRef{APIVersion: "apps/v1", Kind: "Deployment", Name: key.Name}
+			r.Finalizers = []string{batchrelease.Finalizer}
+			r.ManagedFields = []metav1.ManagedFieldsEntry{{
+				Manager: manager, Operation: metav1.ManagedFieldsOperationUpdate,
+				APIVersion: v1beta1.GroupVersion.String(), FieldsType: "FieldsV1", FieldsV1: &metav1.FieldsV1{Raw: []byte(`{"f:metadata":{"f:finalizers":{}}}`)},
+			}}
+		}, interceptor.Funcs{})
+		if err := b.Client.Delete(t.Context(), b.get()); err != nil {
+			t.Fatal(err)
+		}
+		b.once()
+		if got := len(b.get().Finalizers); got != left {
+			t.Errorf("written by %s: %d finalizers are left, want %d", manager, got, left)
+		}
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"time"
 
 	"github.com/openkruise/rollouts/api/v1beta1"
@@ -133,7 +134,13 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 		return reconcile.Result{}, client.IgnoreNotFound(err) //nolint:wrapcheck // It says verb and object.
 	}
 	if !batchrelease.Supports(release) {
-		return reconcile.Result{}, nil
+		// One that named a workload before has this host's finalizer, which Kruise's manager sets on its own, too.
+		if release.DeletionTimestamp == nil || !slices.ContainsFunc(release.ManagedFields, func(e metav1.ManagedFieldsEntry) bool {
+			return e.Manager == string(fieldManager)
+		}) {
+			return reconcile.Result{}, nil
+		}
+		return reconcile.Result{}, r.removeFinalizer(ctx, release)
 	}
 	again, err := r.run(ctx, release)
 	if err != nil {
@@ -163,9 +170,7 @@ func (r *Reconciler) run(ctx context.Context, release *v1beta1.BatchRelease) (ag
 			return 0, err
 		case !quiet:
 		case over && deleted:
-			return 0, host.Patch(ctx, r.Client, release, fieldManager, func(r *v1beta1.BatchRelease) {
-				controllerutil.RemoveFinalizer(r, batchrelease.Finalizer)
-			})
+			return 0, r.removeFinalizer(ctx, release)
 		case over, c != nil:
 			return 0, nil
 		default:
@@ -173,6 +178,12 @@ func (r *Reconciler) run(ctx context.Context, release *v1beta1.BatchRelease) (ag
 		}
 	}
 	return host.RequeueSoon, nil
+}
+
+func (r *Reconciler) removeFinalizer(ctx context.Context, release *v1beta1.BatchRelease) error {
+	return host.Patch(ctx, r.Client, release, fieldManager, func(r *v1beta1.BatchRelease) {
+		controllerutil.RemoveFinalizer(r, batchrelease.Finalizer)
+	})
 }
 
 // look makes one decision and applies it: first the status, then the call. It is quiet if there was neither.
