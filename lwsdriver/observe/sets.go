@@ -222,8 +222,8 @@ func (s *Sets) readEnforced(o *plan.Observation) {
 	}
 }
 
-// policiesOfBounds is how many admission policies config/disaggregated has: one for the children, one for their scale, and one for the bounds.
-const policiesOfBounds = 3
+// policiesOfBounds is how many admission policies config/disaggregated has: for the children, their scale, their deletion, and the bounds.
+const policiesOfBounds = 4
 
 // Key returns the key of the workload.
 func (s *Set) Key() types.NamespacedName { return KeyFor(KindSet, s.Namespace, s.Name) }
@@ -497,7 +497,7 @@ func (o *Observer) children(s *Snapshot, set *Set) []plan.Child {
 		view := o.workload(s, w)
 		child := plan.Child{
 			Name: w.Name, Role: w.Labels[disaggregated.RoleLabelKey], Revision: w.Labels[disaggregated.RevisionLabelKey], Slice: slice,
-			Replicas: view.Replicas, Deleting: view.Deleting, Groups: view.Groups,
+			Replicas: view.Replicas, Deleting: view.Deleting, Groups: view.Groups, Legacy: w.Labels[sliceLabel] == "",
 		}
 		if view.ScaledBy != view.ChangedBy {
 			child.ScaledBy = view.ScaledBy

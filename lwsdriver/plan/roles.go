@@ -51,6 +51,8 @@ type Child struct {
 	Role     string `json:"role,omitzero"`
 	Revision string `json:"revision,omitzero"`
 	Slice    int    `json:"slice,omitzero"`
+	// Legacy is true if LWS v0.9.0 made it, which has no slices.
+	Legacy bool `json:"legacy,omitzero"`
 	// Replicas is the number of groups in its spec.
 	Replicas int `json:"replicas,omitzero"`
 	// ScaledBy is the field manager that wrote it last, if that is not the one that created the child. Empty means unknown.
@@ -200,17 +202,23 @@ func roleNamesOf(roles []Role) string {
 }
 
 // dropWaitingSlices leaves out slices that no release covers. LWS creates a slice only at the template in the spec, so one that is added while
-// another revision serves has no groups until that template is released or restored. LWS itself deletes slices that were removed.
+// another revision serves has no groups until that template is released or restored. Nor does LWS add one to legacy children, which the bounds
+// keep it from deleting. LWS itself deletes slices that were removed.
 func (o *Observation) dropWaitingSlices() {
 	wanted, stable := max(o.Slices, 1), o.stableSide()
 	o.Slices = wanted
-	templateWaits := stable != "" && stable != o.Stable.Revision
+	waits := stable != "" && stable != o.Stable.Revision || o.isLegacy()
 	inLast := func(c Child) bool { return c.Slice == o.Slices-1 && (c.Revision == stable || c.Replicas > 0) }
-	for templateWaits && o.Slices > 1 && !slices.ContainsFunc(o.Children, inLast) {
+	for waits && o.Slices > 1 && !slices.ContainsFunc(o.Children, inLast) {
 		o.Slices--
 	}
 	o.SlicesWaiting = wanted - o.Slices
 	o.Children = slices.DeleteFunc(slices.Clone(o.Children), func(c Child) bool { return c.Slice < 0 || c.Slice >= o.Slices })
+}
+
+// isLegacy reports whether children of the template in the spec are legacy ones.
+func (o Observation) isLegacy() bool {
+	return slices.ContainsFunc(o.Children, func(c Child) bool { return c.Legacy && c.Revision == o.Stable.Revision })
 }
 
 // stableSide returns the revision that the user's groups have, or return to, "" if they have several, or none.
@@ -309,7 +317,11 @@ func inRoles(o Observation, d Decision) Decision {
 		d.Waiting.Overwritten = d.Overwritten
 	}
 	if o.SlicesWaiting > 0 && o.Bounds != nil { // else LWS rolls them by itself
-		d.Message += fmt.Sprintf("; slices from %d on get groups once the template in the spec is released or restored", o.Slices)
+		once := "the template in the spec is released or restored"
+		if o.isLegacy() {
+			once = "another template is released: LeaderWorkerSet adds none to children that its version v0.9.0 made"
+		}
+		d.Message += fmt.Sprintf("; slices from %d on get groups once %s", o.Slices, once)
 	}
 	for _, revision := range slices.Compact([]string{o.stableSide(), o.Stable.Revision}) {
 		if lacks, remedy := o.lackedChild(revision); lacks != "" {
@@ -355,7 +367,11 @@ func (o Observation) lackedChild(revision string) (lacks, remedy string) {
 			if !stable && o.anyChild(slice, func(c Child) bool { return c.Revision == revision && c.Replicas > 0 }) {
 				when = "after an abort"
 			}
-			return lacks, fmt.Sprintf("%s, run `kubectl delete leaderworkersets%s`, and LeaderWorkerSet creates them all", when, o.namesOf(slice, revision))
+			others, confirm := o.namesOf(slice, revision), ""
+			if stable {
+				confirm = fmt.Sprintf("`kubectl annotate leaderworkersets%s lockstep.dev/deletable=true` and ", others)
+			}
+			return lacks, fmt.Sprintf("%s, run %s`kubectl delete leaderworkersets%s`, and LeaderWorkerSet creates them all", when, confirm, others)
 		}
 	}
 	return "", ""

@@ -302,6 +302,21 @@ func (s roleState) allows(r revision, m roleMember, want uint8, create bool) boo
 	return want == 0
 }
 
+// keeps reports whether the policy keeps a child of a slice from being deleted.
+func (s roleState) keeps(r revision, slice int) bool {
+	if s.bounds == "" {
+		return false
+	}
+	b, groups := boundsRead.of(s.bounds), map[string]int{}
+	switch r.String() {
+	case b.Stable:
+		groups = b.Min
+	case b.Update:
+		groups = b.Exact
+	}
+	return slices.ContainsFunc(roleNames[:], func(role string) bool { return groups[Member(slice, role)] > 0 })
+}
+
 // scale sets the groups of a child: new ones are not ready, and the last ones go first.
 func (s roleState) scale(r revision, m roleMember, n uint8) roleState {
 	c := s.at(r, m)
@@ -600,7 +615,7 @@ func (s roleState) others() (all []roleStep) {
 		}
 		for slice, roles := range s.children[r] {
 			drained := !slices.ContainsFunc(roles[:], func(c roleChild) bool { return c.replicas > 0 || c.stuck > 0 })
-			if exists := slices.ContainsFunc(roles[:], func(c roleChild) bool { return c.exists }); exists && !s.lwsDown && (drained && r != s.template || slice >= int(s.slices)) {
+			if exists := slices.ContainsFunc(roles[:], func(c roleChild) bool { return c.exists }); exists && !s.lwsDown && !s.keeps(r, slice) && (drained && r != s.template || slice >= int(s.slices)) {
 				n := s
 				n.children[r][slice] = [rolesOf]roleChild{}
 				happens(fmt.Sprintf("LWS deletes the children of %s in slice %d", r, slice), n)

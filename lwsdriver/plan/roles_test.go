@@ -201,8 +201,8 @@ func TestUnitsPairWithinSlices(t *testing.T) {
 	}
 }
 
-// LWS creates a slice only at the template in the spec. One that is added while another revision serves is left to the end of the release. One
-// that is removed is left out at once.
+// LWS creates a slice only at the template in the spec. One that is added while another revision serves, or to children that LWS v0.9.0 made, is
+// left to the end of the release. One that is removed is left out at once.
 func TestSlicesChange(t *testing.T) {
 	t.Parallel()
 	o := inSlices(2, map[string]int{"0-prefill": 4, "0-decode": 2}, 4)
@@ -221,6 +221,14 @@ func TestSlicesChange(t *testing.T) {
 	o.Stable.Revision = "old"
 	if added := Judge(o); added.Stable.Replicas != 12 || added.desiredBounds().Min["2-decode"] != 2 {
 		t.Errorf("the template was restored: %d units, bounds %v", added.Stable.Replicas, added.desiredBounds())
+	}
+	o = inSlices(1, map[string]int{}, 0)
+	o.Record.Release, o.Bounds.Update, o.Stable.Revision, o.Slices = nil, "", "old", 2
+	for i := range o.Children {
+		o.Children[i].Legacy = true
+	}
+	if legacy := Judge(o); legacy.Stable.Replicas != 4 || !strings.Contains(reconcile(legacy).Message, "slices from 1 on get groups once another template is released") {
+		t.Errorf("a slice was added to legacy children: %d units, %s", legacy.Stable.Replicas, reconcile(legacy).Message)
 	}
 	o = inSlices(2, map[string]int{"0-prefill": 4, "0-decode": 2, "1-prefill": 1, "1-decode": 1}, 5)
 	forged := o.Children[0]

@@ -22,7 +22,10 @@ var lwsComponent = component{
 	ready:   lwsReady,
 }
 
-var lwsResource = schema.GroupVersionResource{Group: "leaderworkerset.x-k8s.io", Version: "v1", Resource: "leaderworkersets"}
+var (
+	lwsResource = schema.GroupVersionResource{Group: "leaderworkerset.x-k8s.io", Version: "v1", Resource: "leaderworkersets"}
+	setResource = schema.GroupVersionResource{Group: "disaggregatedset.x-k8s.io", Version: "v1", Resource: "disaggregatedsets"}
+)
 
 // installLWS applies the CRDs, and the webhook configurations with this cluster's address and certificate.
 func installLWS(ctx context.Context, c *Cluster) error {

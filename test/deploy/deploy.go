@@ -29,7 +29,7 @@ func Permissions() ([]byte, error) {
 
 // Disaggregated returns the kind of the bounds of DisaggregatedSets, and the policies that enforce them.
 func Disaggregated() ([]byte, error) {
-	return config.Manifests("disaggregated/crd", "disaggregated/children", "disaggregated/scale", "disaggregated/bounds")
+	return config.Manifests("disaggregated/crd", "disaggregated/children", "disaggregated/scale", "disaggregated/deletions", "disaggregated/bounds")
 }
 
 // NamespacedBounds returns the role that lets a driver of one namespace read whether bounds are enforced, and its binding.

@@ -9,6 +9,8 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"net/http"
+	"slices"
 	"strings"
 	"testing"
 
@@ -19,8 +21,12 @@ import (
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+	"github.com/lockstep-rollouts/lockstep/test/audit"
 	"github.com/lockstep-rollouts/lockstep/test/suite"
 )
+
+// sliceLabel is on all that LWS makes for a slice, from v0.10.0 on.
+const sliceLabel = "disaggregatedset.x-k8s.io/slice"
 
 // setSlices sets the number of slices.
 func (s *roleSet) setSlices(n int) {
@@ -143,6 +149,113 @@ func TestDisaggregatedSlices(t *testing.T) {
 	s.undo("")
 	s.awaitSlices("v3", [2]int32{}, [2]int32{})
 	s.awaitSlices("v4", [2]int32{2, 1}, [2]int32{2, 1})
+}
+
+// makeLegacy replaces the children by ones as LWS v0.9.0 makes them: their names, and the labels of their pods, have no slice.
+func (s *roleSet) makeLegacy() {
+	s.t.Helper()
+	sets := s.lws.LeaderworkersetV1().LeaderWorkerSets(s.namespace)
+	made, err := s.Children(s.t.Context(), "v1")
+	require.NoError(s.t, err)
+	for role, child := range made {
+		earlier := &lws.LeaderWorkerSet{
+			ObjectMeta: metav1.ObjectMeta{
+				Name: fmt.Sprintf("%s-%s-%s", s.name, child.Labels[disaggregated.RevisionLabelKey], role), Labels: maps.Clone(child.Labels),
+				OwnerReferences: child.OwnerReferences,
+			},
+			Spec: *child.Spec.DeepCopy(),
+		}
+		for _, labels := range []map[string]string{earlier.Labels, earlier.Spec.LeaderWorkerTemplate.WorkerTemplate.Labels} {
+			delete(labels, sliceLabel)
+			labels["app"] = s.name + "-" + role
+		}
+		_, err := sets.Create(s.t.Context(), earlier, metav1.CreateOptions{})
+		require.NoError(s.t, err)
+	}
+	for _, child := range made {
+		require.NoError(s.t, sets.Delete(s.t.Context(), child.Name, metav1.DeleteOptions{}))
+	}
+	s.eventually("only children without a slice", func(ctx context.Context) error {
+		found, err := s.Members(ctx, "v1")
+		if err == nil && (len(found) != 2 || found["-prefill"] == nil || found["-decode"] == nil) {
+			err = fmt.Errorf("it has the children %v", slices.Collect(maps.Keys(found)))
+		}
+		return err
+	})
+	s.Await("v1", 2, 1)
+}
+
+// serviceUIDs returns the UIDs of LWS's Services of a set's children at a revision, by name.
+func (s *roleSet) serviceUIDs(ctx context.Context, revision string) (map[string]types.UID, error) {
+	list, err := s.kube.CoreV1().Services(s.namespace).List(ctx, metav1.ListOptions{
+		LabelSelector: "!" + sliceLabel + "," + disaggregated.SetNameLabelKey + "=" + s.name + "," + disaggregated.RevisionLabelKey + "=" + revision,
+	})
+	if err != nil {
+		return nil, err
+	}
+	all := map[string]types.UID{}
+	for i := range list.Items {
+		all[list.Items[i].Name] = list.Items[i].UID
+	}
+	return all, nil
+}
+
+// TestDisaggregatedLegacySlices: children that LWS v0.9.0 made have no slice. Given a second one, LWS v0.10.0 deletes their Services and them, to
+// recreate them. The hold keeps both, and the next release adds the slice. A slice that is removed at rest is deleted.
+//
+// Proves (smoke): Slices are added to a DisaggregatedSet that LWS v0.9.0 made by its next release, and until then cost it no group (LWS v0.10.0).
+func TestDisaggregatedLegacySlices(t *testing.T) {
+	t.Parallel()
+	needsScalers(t)
+	s := newRoleSet(t, 2, 1)
+	s.makeLegacy()
+	s.adopt()
+	held := s.awaitState(pb.State_STATE_HOLDING, "Held")
+	stable := s.Leaders("v1")
+	var services map[string]types.UID
+	s.eventually("LWS's Services", func(ctx context.Context) (err error) {
+		if services, err = s.serviceUIDs(ctx, held.GetStableRevision()); err == nil && len(services) != 2 {
+			err = fmt.Errorf("it has %v", services)
+		}
+		return err
+	})
+
+	from := audit.Mark(t, s.kube, s.namespace)
+	s.setSlices(2)
+	s.await("the added slice waits", func(c *pb.BatchContext) bool {
+		return c.GetReplicas() == 2 && strings.Contains(c.GetMessage(), "slices from 1 on get groups once another template is released")
+	})
+	s.eventually("LWS is refused", func(context.Context) error {
+		for _, r := range audit.Between(t, s.cluster.AuditLog(), from, audit.Mark(t, s.kube, s.namespace), s.namespace) {
+			if r.Verb == "delete" && r.ResponseStatus.Code == http.StatusForbidden {
+				return nil
+			}
+		}
+		return errNotYet
+	})
+	s.scale(3, 1)
+	s.Await("v1", 3, 1)
+	kept, err := s.serviceUIDs(t.Context(), held.GetStableRevision())
+	require.NoError(t, err)
+	if !maps.Equal(kept, services) {
+		t.Errorf("LWS's Services were %v and are %v", services, kept)
+	}
+	now := s.Leaders("v1")
+	for name, uid := range stable {
+		if now[name] != uid {
+			t.Errorf("the group of %s was started again", name)
+		}
+	}
+
+	s.setImage("v2")
+	s.begin("release", pb.Style_STYLE_CANARY, "100%")
+	s.upgrade("release", 0)
+	s.finalize("release", promote)
+	s.awaitSlices("v1")
+	s.awaitSlices("v2", [2]int32{3, 1}, [2]int32{3, 1})
+	s.awaitState(pb.State_STATE_COMPLETED, "")
+	s.setSlices(1)
+	s.awaitSlices("v2", [2]int32{3, 1})
 }
 
 // shiftsSlices replaces units slice by slice, of which one is removed meanwhile: no group starts twice, and each slice keeps a group of each

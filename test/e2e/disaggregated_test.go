@@ -27,11 +27,13 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
 	watchtools "k8s.io/client-go/tools/watch"
 	"k8s.io/utils/ptr"
 	disaggregated "sigs.k8s.io/lws/api/disaggregatedset/v1"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
+	lwsclient "sigs.k8s.io/lws/client-go/clientset/versioned"
 
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 	"github.com/lockstep-rollouts/lockstep/test/cluster"
@@ -267,7 +269,9 @@ func (s *roleSet) refuses() {
 		_, err := sets.Patch(ctx, name, kind, []byte(patch), metav1.PatchOptions{DryRun: []string{metav1.DryRunAll}})
 		return err
 	}
+	dryRun := metav1.DeleteOptions{DryRun: []string{metav1.DryRunAll}}
 	for what, err := range map[string]error{
+		"a stable child is deleted":                            sets.Delete(ctx, stable["decode"].Name, dryRun),
 		"a stable child is scaled below":                       s.dryScale(ctx, stable["decode"].Name, 1),
 		"a waiting child is scaled":                            s.dryScale(ctx, waiting["decode"].Name, 1),
 		"a stable child's scale is set below":                  scale(stable["prefill"].Name, 3),
@@ -291,8 +295,23 @@ func (s *roleSet) refuses() {
 	}
 	if err := errors.Join(dryPatch(plain.Name, types.MergePatchType, `{"metadata":{"labels":{"a":"b"}},"spec":{"replicas":1}}`),
 		dryPatch(stable["prefill"].Name, types.MergePatchType, `{"metadata":{"annotations":{"a":"b"}}}`),
-		sets.Delete(ctx, added.Name, metav1.DeleteOptions{})); err != nil {
+		sets.Delete(ctx, waiting["prefill"].Name, dryRun), sets.Delete(ctx, added.Name, metav1.DeleteOptions{})); err != nil {
 		s.t.Error(err)
+	}
+	for _, name := range []string{"generic-garbage-collector", "namespace-controller"} { // which delete it with the set, or with the namespace
+		config := s.cluster.RESTConfig()
+		config.Impersonate = rest.ImpersonationConfig{UserName: "system:serviceaccount:kube-system:" + name}
+		if err := lwsclient.NewForConfigOrDie(config).LeaderworkersetV1().LeaderWorkerSets(s.namespace).Delete(ctx, stable["decode"].Name, dryRun); err != nil {
+			s.t.Error(err)
+		}
+	}
+	for _, value := range []string{`"true"`, "null"} { // as a message asks for where a child is missing
+		patch := fmt.Appendf(nil, `{"metadata":{"annotations":{"lockstep.dev/deletable":%s}}}`, value)
+		_, err := sets.Patch(ctx, stable["decode"].Name, types.MergePatchType, patch, metav1.PatchOptions{})
+		require.NoError(s.t, err)
+		if err := sets.Delete(ctx, stable["decode"].Name, dryRun); (err == nil) != (value != "null") {
+			s.t.Errorf("a child whose deletion is confirmed by %s is deleted: %v", value, err)
+		}
 	}
 }
 

@@ -27,6 +27,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
 	disaggregated "sigs.k8s.io/lws/api/disaggregatedset/v1"
 
@@ -459,7 +460,9 @@ var halfCreated = regexp.MustCompile("`kubectl delete leaderworkersets ([^`]+)`"
 // remove deletes children of a DisaggregatedSet as a user does.
 func (c *courseRun) remove(children []string) error {
 	for _, name := range children {
-		err := c.w.lws.LeaderworkersetV1().LeaderWorkerSets(c.w.namespace).Delete(c.w.t.Context(), name, metav1.DeleteOptions{})
+		sets := c.w.lws.LeaderworkersetV1().LeaderWorkerSets(c.w.namespace)
+		_, _ = sets.Patch(c.w.t.Context(), name, types.MergePatchType, []byte(`{"metadata":{"annotations":{"lockstep.dev/deletable":"true"}}}`), metav1.PatchOptions{})
+		err := sets.Delete(c.w.t.Context(), name, metav1.DeleteOptions{})
 		if err != nil && !apierrors.IsNotFound(err) {
 			return err
 		}

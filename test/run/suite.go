@@ -40,7 +40,7 @@ var monitored = []string{"TestGates", "TestDashboard", "TestDashboardDriver"}
 // disaggregated are the tests of test/e2e about DisaggregatedSets.
 var disaggregated = []string{
 	"TestDisaggregatedHeld", "TestDisaggregatedReleased", "TestDisaggregatedBlueGreen", "TestDisaggregatedShifted", "TestDisaggregatedUndone",
-	"TestDisaggregatedRoleScaler", "TestDisaggregatedSlices", "TestDisaggregatedFaults", "TestDisaggregatedForeign", "TestDisaggregatedRefused", "TestDisaggregatedRoles",
+	"TestDisaggregatedRoleScaler", "TestDisaggregatedSlices", "TestDisaggregatedLegacySlices", "TestDisaggregatedFaults", "TestDisaggregatedForeign", "TestDisaggregatedRefused", "TestDisaggregatedRoles",
 	"TestDisaggregatedScaledToZero", "TestDisaggregatedEmptied", "TestDisaggregatedMarks", "TestDisaggregatedNamespaced",
 }
 
@@ -56,7 +56,7 @@ var whole = []suite{
 	},
 	{
 		name: "disaggregated", packages: []string{"./e2e"}, only: disaggregated,
-		lacks: scalersOfRoles, demanding: []string{"TestDisaggregatedRoleScaler", "TestDisaggregatedSlices"},
+		lacks: scalersOfRoles, demanding: []string{"TestDisaggregatedRoleScaler", "TestDisaggregatedSlices", "TestDisaggregatedLegacySlices"},
 	},
 	{name: "monitoring", packages: []string{"./e2e"}, only: monitored, needs: []cluster.Option{cluster.WithPrometheus()}},
 	{name: "install", packages: []string{"./install"}, needs: []cluster.Option{cluster.WithInstallers(), cluster.WithPrometheus()}},
