@@ -22,6 +22,7 @@ import (
 // roleSetup is that of a DisaggregatedSet whose prefill receives requests.
 func roleSetup() Setup {
 	set := &lws.LeaderWorkerSet{ObjectMeta: metav1.ObjectMeta{Namespace: "serving", Name: "llm"}}
+	set.Spec.LeaderWorkerTemplate.WorkerTemplate.Labels = map[string]string{"app": "model", "tier": "model"} // LWS replaces the first
 	return NewSetupOfRole(set, "prefill", "00000001", "00000002", Policy{StableService: "llm"})
 }
 
@@ -40,6 +41,7 @@ func TestRolesAreIsolatedByRevision(t *testing.T) {
 	}
 	for _, wrong := range []map[string]string{
 		{"disaggregatedset.x-k8s.io/role": "decode"}, {"leaderworkerset.sigs.k8s.io/name": "llm-00000001-prefill"}, {"disaggregatedset.x-k8s.io/name": "other"},
+		{"app": "model"},
 	} {
 		labels := maps.Clone(user)
 		maps.Copy(labels, wrong)

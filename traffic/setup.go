@@ -126,11 +126,18 @@ func NewSetupOfRole(set *lws.LeaderWorkerSet, role, stable, update string, p Pol
 		Owner:     *metav1.NewControllerRef(set, disaggregated.GroupVersion.WithKind("DisaggregatedSet")),
 		StablePin: pin(role, stable), CanaryPin: pin(role, update),
 	}
-	// The name of the child is not among the labels: a Service must not select by it.
-	s.Leader, s.Worker = podLabels(set.Spec.LeaderWorkerTemplate, s.StablePin)
+	// The name of the child is not among the labels, nor is app, which LWS replaces, and not by the same in each version: a Service must not
+	// select by them.
+	labels := func(t lws.LeaderWorkerTemplate, role string) (leader, worker map[string]string) {
+		leader, worker = podLabels(t, pin(role, stable))
+		delete(leader, "app")
+		delete(worker, "app")
+		return leader, worker
+	}
+	s.Leader, s.Worker = labels(set.Spec.LeaderWorkerTemplate, role)
 	for _, other := range roles {
 		if other.Name != role {
-			leader, worker := podLabels(other.Spec.LeaderWorkerTemplate, pin(other.Name, stable))
+			leader, worker := labels(other.Spec.LeaderWorkerTemplate, other.Name)
 			s.Others = append(s.Others, Role{other.Name, leader, worker})
 		}
 	}

@@ -89,6 +89,8 @@ type Set struct {
 
 	Roles  []plan.Role
 	Slices int
+	// Sliced is true if LWS has slices, as it has from v0.10.0 on.
+	Sliced bool
 	// Revision is the hash by which LWS names its children.
 	Revision string
 	// Specs are those of the roles.
@@ -238,11 +240,11 @@ func stripSet(u *unstructured.Unstructured) (*Set, error) {
 	}
 	// The Go types are those of LWS v0.9.0, which lack slices and scaling.
 	slicesOf, found, err := unstructured.NestedInt64(u.Object, "spec", "slices")
-	if !found || err != nil {
+	if !found || err != nil { // from v0.10.0 on, its default is 1
 		slicesOf = 1
 	}
 	raw, _, _ := unstructured.NestedSlice(u.Object, "spec", "roles")
-	set := &Set{ObjectMeta: ds.ObjectMeta, Slices: int(slicesOf), Revision: disaggregatedutils.ComputeRevision(ds.Spec.Roles)}
+	set := &Set{ObjectMeta: ds.ObjectMeta, Slices: int(slicesOf), Sliced: found, Revision: disaggregatedutils.ComputeRevision(ds.Spec.Roles)}
 	for i, role := range ds.Spec.Roles {
 		next := plan.Role{
 			Name: role.Name, Replicas: int(ptr.Deref(role.Spec.Replicas, 1)), Size: int(ptr.Deref(role.Spec.LeaderWorkerTemplate.Size, 1)),
@@ -555,7 +557,11 @@ func (s *Snapshot) RolesToBe() []preflight.Role {
 				serves = s.AddedObjects[c.Name]
 			}
 		}
-		all = append(all, preflight.NewRole(s.Set, role, serves))
+		next := preflight.NewRole(s.Set, role, serves)
+		if serves != nil {
+			next.App = preflight.AppOf(s.Set.Name, role.Name, serves, s.Set.Sliced)
+		}
+		all = append(all, next)
 	}
 	return all
 }

@@ -150,6 +150,50 @@ func TestChildrenTemplate(t *testing.T) {
 	}
 }
 
+// LWS v0.10.0 gives new pods another label app than v0.9.0. A Service that selects by it is named before a release empties it.
+func TestAppLabelOfNewPods(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		name   string
+		spec   string // of the set, beside its roles
+		labels map[string]string
+		want   string
+	}{
+		{"made by v0.9.0, and LWS is v0.10.0", `"slices": 1,`, map[string]string{"app": "llm-prefill"}, "llm-0-prefill"},
+		{"made by v0.10.0, and LWS is v0.9.0", "", map[string]string{"app": "llm-0-prefill", sliceLabel: "0"}, "llm-prefill"},
+		{"made by v0.10.0", `"slices": 2,`, map[string]string{"app": "llm-1-prefill", sliceLabel: "1"}, ""},
+		{"made by v0.9.0", "", map[string]string{"app": "llm-prefill"}, ""},
+	} {
+		object := &unstructured.Unstructured{}
+		if err := object.UnmarshalJSON([]byte(`{"apiVersion":"disaggregatedset.x-k8s.io/v1","kind":"DisaggregatedSet","metadata":{"name":"llm","namespace":"serving"},
+			"spec":{` + tt.spec + `"roles":[{"name":"prefill","spec":{"replicas":2,"leaderWorkerTemplate":{"size":2,"workerTemplate":{"spec":{"containers":[{"name":"server"}]}}}}}]}}`)); err != nil {
+			t.Fatal(err)
+		}
+		set, err := stripSet(object)
+		if err != nil {
+			t.Fatal(err)
+		}
+		child := &lws.LeaderWorkerSet{ObjectMeta: metav1.ObjectMeta{Namespace: "serving", Name: "llm-" + set.Revision + "-prefill", Labels: tt.labels}}
+		s := &Snapshot{Set: set, StableObject: set.View, AddedObjects: map[string]*lws.LeaderWorkerSet{child.Name: child}}
+		s.Roles, s.Slices, s.Children = set.Roles, set.Slices, []plan.Child{{Name: child.Name, Role: "prefill", Revision: set.Revision, Replicas: 2}}
+		s.Stable.Groups = []plan.Group{{Revision: set.Revision}}
+		service := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "serving", Name: "llm"}}
+		service.Spec.Selector = map[string]string{"app": tt.labels["app"], lws.WorkerIndexLabelKey: "0"}
+		found := ""
+		for _, f := range preflight.Check(&preflight.Inventory{
+			Workload: s.StableObject, Roles: s.RolesToBe(), Slices: s.Slices, Services: []*corev1.Service{service},
+			Policy: record.Policy{Style: pb.Style_STYLE_PARTITION, Traffic: &traffic.Policy{StableService: "llm"}},
+		}).GetFindings() {
+			if f.GetRule() == "ServiceExcludesAdded" {
+				found += f.GetMessage()
+			}
+		}
+		if (found != "") != (tt.want != "") || !strings.Contains(found, tt.want) {
+			t.Errorf("%s: preflight finds %q", tt.name, found)
+		}
+	}
+}
+
 // The units of the last update get requests until they are removed, also once another template is released.
 func TestSetupFollowsUnits(t *testing.T) {
 	t.Parallel()

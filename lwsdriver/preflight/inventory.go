@@ -230,6 +230,8 @@ type Role struct {
 	Name string
 	// Workload is the LeaderWorkerSet that LWS creates for the role.
 	Workload *lws.LeaderWorkerSet
+	// App is the label app that LWS gives its next pods, "" if it is unknown.
+	App string
 }
 
 // IsLWSLabel reports whether LWS sets a label on the children of a DisaggregatedSet and on their pods, also over the user's own.
@@ -257,6 +259,14 @@ func NewRole(set metav1.Object, role disaggregated.DisaggregatedRoleSpec, child 
 		}
 	}
 	return Role{Name: role.Name, Workload: w}
+}
+
+// AppOf returns the label app that LWS gives the pods of a role, in the slice of a child that serves now. LWS has slices from v0.10.0 on.
+func AppOf(set, role string, child *lws.LeaderWorkerSet, sliced bool) string {
+	if sliced {
+		set += "-" + cmp.Or(child.Labels[disaggregated.GroupVersion.Group+"/slice"], "0")
+	}
+	return set + "-" + role
 }
 
 // part is what an inventory of a role has beside the role itself.

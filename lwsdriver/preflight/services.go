@@ -26,11 +26,12 @@ var serviceRules = []Rule{{
 	Check:   selectsWorkers,
 }, {
 	ID: "ServiceExcludesAdded", Severity: warning, Needs: Services,
-	Title:   "A Service selects the groups of one LeaderWorkerSet only",
-	Why:     "The groups that a release adds belong to another LeaderWorkerSet. They get none of the Service's requests, so their batches are promoted untested",
-	Details: "Releases that route requests pass, and so do releases in place, which add no group",
-	Fix:     "Have the release route the requests (--service, --http-route), or select by a label of the pod templates instead",
-	Check:   excludesAdded,
+	Title: "A Service selects the groups of one LeaderWorkerSet only",
+	Why:   "The groups that a release adds belong to another LeaderWorkerSet. They get none of the Service's requests, so their batches are promoted untested",
+	Details: "Releases that route requests pass, and so do releases in place, which add no group. A Service that selects groups of a DisaggregatedSet " +
+		"by the label `app` never passes after an upgrade of LeaderWorkerSet to v0.10.0, which gives new groups another one",
+	Fix:   "Have the release route the requests (--service, --http-route), or select by a label of the pod templates instead",
+	Check: excludesAdded,
 }, {
 	ID: "RolesNotPaired", Whole: true, Severity: warning, Needs: Services,
 	Title: "A Service or InferencePool leads requests to a role at every revision",
@@ -100,9 +101,21 @@ func selectsWorkers(s *Inventory, report func(Hit)) {
 	})
 }
 
-// excludesAdded finds Services with the name of the workload in their selector. A Service that selects workers needs another selector
-// first.
+// excludesAdded finds Services with the name of the workload in their selector, or with the label app of its pods, if LWS gives new ones another. A
+// Service that selects workers by the name needs another selector first.
 func excludesAdded(s *Inventory, report func(Hit)) {
+	if s.part != nil {
+		s.judgeServices(func(h Hit) {
+			h.Fix = "Select by " + disaggregated.SetNameLabelKey + " and " + disaggregated.RoleLabelKey + ", or by another label of the pod templates"
+			report(h)
+		}, func(selector map[string]string, leaders, workers int) string {
+			has, next := selector["app"], s.part.set.Roles[s.part.index].App
+			if has == "" || next == "" || has == next || leaders+workers == 0 {
+				return ""
+			}
+			return fmt.Sprintf("it selects by app: %s, and LeaderWorkerSet has since been upgraded: it gives new groups app: %s, so a release leaves it none", has, next)
+		})
+	}
 	if s.Peak().Added == 0 || s.Policy.Traffic != nil {
 		return
 	}
