@@ -201,12 +201,15 @@ func roleNamesOf(roles []Role) string {
 	return strings.Join(names, ", ")
 }
 
+// maxSlices is how many slices the bounds can have numbers of, by the schema of ReplicaBounds. The schema of LWS v0.10.0 allows as many.
+const maxSlices = 100
+
 // dropWaitingSlices leaves out slices that no release covers. LWS creates a slice only at the template in the spec, so one that is added while
 // another revision serves has no groups until that template is released or restored. Nor does LWS add one to legacy children, which the bounds
 // keep it from deleting. LWS itself deletes slices that were removed.
 func (o *Observation) dropWaitingSlices() {
 	wanted, stable := max(o.Slices, 1), o.stableSide()
-	o.Slices = wanted
+	o.Slices = min(wanted, maxSlices)
 	waits := stable != "" && stable != o.Stable.Revision || o.isLegacy()
 	inLast := func(c Child) bool { return c.Slice == o.Slices-1 && (c.Revision == stable || c.Replicas > 0) }
 	for waits && o.Slices > 1 && !slices.ContainsFunc(o.Children, inLast) {
@@ -528,6 +531,9 @@ func checkRoles(o Observation) error {
 	switch {
 	case !o.BoundsEnforced:
 		return o.checkEnforced()
+	case o.Slices+o.SlicesWaiting > maxSlices:
+		return drivererr.New(pb.ErrorReason_ERROR_REASON_UNSUPPORTED,
+			"%s has %d slices, and Lockstep holds at most %d: lower slices, or make several sets", o.objectName(), o.Slices+o.SlicesWaiting, maxSlices)
 	case o.unsizedRole() != "":
 		return drivererr.New(pb.ErrorReason_ERROR_REASON_NOT_SYNCED, "%s. %s", o.unsizedRole(), unsizedRemedy)
 	case o.BoundsLeft && o.trafficDrifted(): // those bounds alone name the routes, and new ones would replace them

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -249,6 +250,24 @@ func TestAutoscaledChild(t *testing.T) {
 	for _, err := range []error{begun, checkRoles(Judge(o))} {
 		if want := "HorizontalPodAutoscaler scale scales LeaderWorkerSet " + o.Children[0].Name; err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("want %q, got %v", want, err)
+		}
+	}
+}
+
+// What a set costs does not grow with a number in its spec: slices beyond those that bounds can have numbers of are refused, and not looked at.
+func TestTooManySlices(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		slices  int
+		refused bool
+	}{{100, false}, {101, true}, {math.MaxInt32, true}} {
+		o := inSlices(1, map[string]int{}, 0)
+		o.Slices, o.Stable.Revision = tt.slices, "old"
+		o.Record, o.Bounds = nil, nil
+		judged := Judge(o)
+		err := checkRoles(judged)
+		if words := fmt.Sprintf("has %d slices, and Lockstep holds at most 100", tt.slices); (err != nil && strings.Contains(err.Error(), words)) != tt.refused || judged.Slices > 100 {
+			t.Errorf("%d slices: %v, of which %d are looked at", tt.slices, err, judged.Slices)
 		}
 	}
 }

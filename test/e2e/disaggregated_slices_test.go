@@ -95,6 +95,8 @@ func TestDisaggregatedSlices(t *testing.T) {
 	needsScalers(t)
 	s := newRoleSet(t, 2, 1)
 	s.adopt()
+	_, err := s.sets().Patch(t.Context(), s.name, types.MergePatchType, []byte(`{"spec":{"slices":101}}`), metav1.PatchOptions{DryRun: []string{metav1.DryRunAll}})
+	require.ErrorContains(t, err, "spec.slices in body should be less than or equal to 100") // as many as the bounds have numbers for
 	s.setSlices(2)
 	s.awaitSlices("v1", [2]int32{2, 1}, [2]int32{2, 1})
 	stable := s.Leaders("v1")
