@@ -10,9 +10,11 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 	"github.com/lockstep-rollouts/lockstep/test/cluster"
@@ -21,7 +23,8 @@ import (
 )
 
 // TestDisaggregatedFaults: the driver is killed at every write of a release, or its writes are refused or lost, their answers are lost, or its
-// caches are stale after them; or LWS is killed. The release ends as without faults, and no group starts twice.
+// caches are stale after them; or LWS is killed. The release ends as without faults, and no group starts twice. Without the policies that
+// enforce bounds there is none: the set is not adopted, and the error has the command that installs them.
 //
 // Proves: A DisaggregatedSet whose driver is killed at every write, or whose writes and answers are lost, or whose LWS is killed: the end is
 // the same, no group starts twice.
@@ -58,10 +61,15 @@ func TestDisaggregatedFaults(t *testing.T) {
 // releaseWithoutLWS promotes releases, and kills LWS in the middle of a batch and of the promotion. The cluster is the test's own.
 func releaseWithoutLWS(t *testing.T) {
 	t.Helper()
-	c, err := cluster.Start(t.Context(), suite.WithRoles(), cluster.WithNodes(4, nil), cluster.WithLog(t.Output()))
+	c, err := cluster.Start(t.Context(), cluster.WithNodes(4, nil), cluster.WithLog(t.Output()))
 	require.NoError(t, err)
 	t.Cleanup(c.Stop)
-	s := newRoleSetIn(t, c, 2, 2, func(e *env) *driver.Driver { return driver.Start(t, driver.Kubeconfig(t, c), e.namespace) })
+	e := newEnvIn(t, c)
+	e.observer.waive(ruleHold)
+	e.driver = driver.Start(t, driver.Kubeconfig(t, c), e.namespace)
+	s := rolesIn(e, 2, 2)
+	s.needsPolicies()
+	suite.InstallRoles(t, c)
 	s.pace("1", "0")
 	s.adopt()
 	for i, style := range []pb.Style{pb.Style_STYLE_CANARY, pb.Style_STYLE_PARTITION} {
@@ -89,6 +97,24 @@ func releaseWithoutLWS(t *testing.T) {
 			t.Errorf("%s: %d groups of the update were started, want 4", style, n)
 		}
 		groups.mu.Unlock()
+	}
+}
+
+// needsPolicies tries to adopt the set where nothing enforces bounds, and changes nothing.
+func (s *roleSet) needsPolicies() {
+	s.t.Helper()
+	s.eventually("the adoption is refused", func(ctx context.Context) error {
+		_, err := s.driver.Adopt(ctx, &pb.AdoptRequest{Workload: s.ref()})
+		if err == nil || !strings.Contains(err.Error(), "nothing enforces the bounds of the children of DisaggregatedSet") || !strings.Contains(err.Error(), "run kubectl apply -k config/disaggregated") {
+			return fmt.Errorf("it got %w", err)
+		}
+		return nil
+	})
+	s.awaitState(pb.State_STATE_UNMANAGED, "")
+	set, err := s.sets().Get(s.t.Context(), s.name, metav1.GetOptions{})
+	require.NoError(s.t, err)
+	if note := set.GetAnnotations()[recordAnnotation]; note != "" {
+		s.t.Errorf("it has the record %s", note)
 	}
 }
 
