@@ -12,6 +12,7 @@ usage: release.sh ADDRESS NAMESPACE WORKLOAD [BATCHES]   take the workload throu
        release.sh --abort ADDRESS NAMESPACE WORKLOAD     roll back the release in flight
 
 ADDRESS is where `lockstep serve` listens: unix:///path or host:port.
+WORKLOAD is the name of a LeaderWorkerSet, or disaggregatedset/NAME.
 BATCHES are the groups at the new revision after each batch: 25%,50%,100% if not given.
 RELEASE_ID in the environment resumes an earlier release, GRPCURL is the grpcurl to use. For host:port, where the driver needs
 --reflection, CACERT is the file with the CA of its certificate and TOKEN a token for the audience lockstep.
@@ -25,7 +26,9 @@ if [[ ${1:-} == --abort ]]; then
   shift
 fi
 (($# == 3 || $# == 4)) || usage
-address=$1 workload="{\"namespace\": \"$2\", \"name\": \"$3\"}"
+kind=LeaderWorkerSet
+[[ $3 == disaggregatedset/* ]] && kind=DisaggregatedSet
+address=$1 workload="{\"namespace\": \"$2\", \"kind\": \"$kind\", \"name\": \"${3#disaggregatedset/}\"}"
 IFS=, read -ra batches <<<"${4:-25%,50%,100%}"
 
 # The default is the version that the repository pins.

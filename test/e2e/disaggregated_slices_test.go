@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"maps"
 	"net/http"
+	"os/exec"
 	"slices"
 	"strings"
 	"testing"
@@ -284,7 +285,8 @@ func (s *roleSet) shiftsSlices() {
 }
 
 // TestDisaggregatedRoles: a template that replaces a role in mid-release, or adds one, is refused in words. No group of either revision is
-// removed, also by those who scale children themselves. With its roles restored the release continues; disowned, LWS rolls the set.
+// removed, also by those who scale children themselves. With its roles restored the release continues; disowned, LWS rolls the set. The example
+// grpcurl releases it by its kind.
 //
 // Proves: A template that adds or removes roles in mid-release is refused, and no group is lost.
 func TestDisaggregatedRoles(t *testing.T) {
@@ -348,4 +350,18 @@ func TestDisaggregatedRoles(t *testing.T) {
 	})
 	s.Await("v4", 2, 1)
 	s.Await("v2", -1, -1)
+
+	s.grpcurl("NOTHING_TO_RELEASE")
+	s.setImage("v5")
+	s.grpcurl("COMPLETED")
+	s.Await("v5", 2, 1)
+}
+
+// grpcurl runs examples/grpcurl, and fails unless the release gets to a state.
+func (s *roleSet) grpcurl(state string) {
+	s.t.Helper()
+	out, err := exec.CommandContext(s.t.Context(), "../../examples/grpcurl/release.sh", s.driver.Address(), s.namespace, "disaggregatedset/"+s.name).CombinedOutput()
+	if err != nil || !strings.Contains(string(out), state) {
+		s.t.Errorf("examples/grpcurl: %v, want %s in\n%s", err, state, out)
+	}
 }
