@@ -10,10 +10,12 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net/http"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	autoscalingv2 "k8s.io/api/autoscaling/v2"
@@ -36,6 +38,7 @@ import (
 	lwsclient "sigs.k8s.io/lws/client-go/clientset/versioned"
 
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+	"github.com/lockstep-rollouts/lockstep/test/audit"
 	"github.com/lockstep-rollouts/lockstep/test/cluster"
 	"github.com/lockstep-rollouts/lockstep/test/driver"
 	"github.com/lockstep-rollouts/lockstep/test/suite"
@@ -391,7 +394,7 @@ func TestDisaggregatedReleased(t *testing.T) {
 			t.Errorf("batch %d: %d units ready, roles %v", batch, c.GetUpdatedReady(), roles)
 		}
 	}
-	s.finalize("aborted", rollback)
+	s.abortBy("aborted", "patch disaggregatedsets", "patch replicabounds", "patch leaderworkersets", "patch leaderworkersets", "patch replicabounds")
 	s.Await("v2", 0, 0)
 	if now := s.Leaders("v1"); !maps.Equal(now, stable) {
 		t.Errorf("the leaders of the stable revision were %v and are %v", stable, now)
@@ -442,6 +445,26 @@ func TestDisaggregatedReleased(t *testing.T) {
 	s.driver.Restart()
 	if c := s.awaitState(pb.State_STATE_UNMANAGED, "HoldWithoutRecord"); c.GetReplicas() != 2 || c.GetRoles()[0].GetName() != "decode" {
 		t.Errorf("without the record there are %d units, and the entry role is %s", c.GetReplicas(), c.GetRoles()[0].GetName())
+	}
+}
+
+// abortBy rolls a release back, prints when each write comes that this takes, and fails unless the driver writes exactly these objects. The history
+// is written in its own time.
+func (s *roleSet) abortBy(id string, want ...string) {
+	s.t.Helper()
+	from, asked := audit.Mark(s.t, s.kube, s.namespace), time.Now()
+	s.finalize(id, rollback)
+	s.t.Logf("the abort took %.1f s", time.Since(asked).Seconds())
+	var writes []string
+	for _, r := range audit.Between(s.t, s.cluster.AuditLog(), from, audit.Mark(s.t, s.kube, s.namespace), s.namespace) {
+		of := r.ObjectRef.Resource
+		if r.IsWrite() && r.User.Username == driver.User && r.ResponseStatus.Code < http.StatusBadRequest && of != "events" && of != "controllerrevisions" {
+			writes = append(writes, r.String())
+			s.t.Logf("%s after %.1f s", writes[len(writes)-1], r.ReceivedAt.Sub(asked).Seconds())
+		}
+	}
+	if !slices.Equal(writes, want) {
+		s.t.Errorf("the abort took the writes %q, want %q", writes, want)
 	}
 }
 
