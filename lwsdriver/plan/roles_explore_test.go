@@ -304,7 +304,7 @@ func (s roleState) allows(r revision, m roleMember, want uint8, create bool) boo
 
 // keeps reports whether the policy keeps a child of a slice from being deleted.
 func (s roleState) keeps(r revision, slice int) bool {
-	if s.bounds == "" {
+	if s.bounds == "" || slice > 0 {
 		return false
 	}
 	b, groups := boundsRead.of(s.bounds), map[string]int{}
