@@ -68,9 +68,21 @@ type Controller struct {
 type remembered struct {
 	workload types.NamespacedName // as its configuration last named it
 	warned   map[string]string    // the last message of each reason
-	progress string               // the last hash that was seen before it was stable
-	// hash is the last one whose ReplicaSet was read, and revision that ReplicaSet's annotation AnnotationRevision.
-	hash, revision string
+	progress progress
+	// set is the ReplicaSet that was read last, and stable the one that was read before it and was stable in progress.
+	set, stable replicaSet
+}
+
+// progress is what was seen of a Rollout while its hash was not stable.
+type progress struct {
+	hash, stable string
+	asked        bool
+}
+
+// replicaSet is what was read of the ReplicaSet that Argo made for a hash.
+type replicaSet struct {
+	hash, revision string // the annotation AnnotationRevision of its template
+	created        time.Time
 }
 
 // remember calls f with what is remembered of a Rollout.

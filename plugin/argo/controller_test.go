@@ -24,6 +24,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	dynamicfake "k8s.io/client-go/dynamic/fake"
 	clienttesting "k8s.io/client-go/testing"
+	"k8s.io/utils/ptr"
 
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
 	"github.com/lockstep-rollouts/lockstep/plugin/plugintest"
@@ -106,6 +107,23 @@ func (h *fixture) create(name, config string, at time.Time) {
 		h.t.Fatal(err)
 	}
 	if _, err := h.client.Resource(rolloutResource).Namespace("ns").Create(h.t.Context(), u, metav1.CreateOptions{}); err != nil {
+		h.t.Fatal(err)
+	}
+}
+
+// createReplicaSet makes the ReplicaSet of a template of Rollout a.
+func (h *fixture) createReplicaSet(hash, owner, revision string, at time.Time) {
+	h.t.Helper()
+	set := &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": "apps/v1", "kind": "ReplicaSet",
+		"metadata": map[string]any{
+			"namespace": "ns", "name": "a-" + hash, "labels": map[string]any{v1alpha1.DefaultRolloutUniqueLabelKey: hash},
+			"ownerReferences": []any{map[string]any{"apiVersion": "v1", "kind": "Rollout", "name": "a", "uid": owner, "controller": true}},
+		},
+		"spec": map[string]any{"template": map[string]any{"metadata": map[string]any{"annotations": map[string]any{AnnotationRevision: revision}}}},
+	}}
+	set.SetCreationTimestamp(metav1.NewTime(at))
+	if _, err := h.client.Resource(replicaSetResource).Namespace("ns").Create(h.t.Context(), set, metav1.CreateOptions{}); err != nil {
 		h.t.Fatal(err)
 	}
 }
@@ -203,17 +221,7 @@ func TestControllerStartsOver(t *testing.T) {
 				t.Fatal(err)
 			}
 			h.fake.SetWorkload("ns", "w", 4, "t2")
-			set := &unstructured.Unstructured{Object: map[string]any{
-				"apiVersion": "apps/v1", "kind": "ReplicaSet",
-				"metadata": map[string]any{
-					"namespace": "ns", "name": "a-h1", "labels": map[string]any{v1alpha1.DefaultRolloutUniqueLabelKey: "h1"},
-					"ownerReferences": []any{map[string]any{"apiVersion": "v1", "kind": "Rollout", "name": "a", "uid": test.owner, "controller": true}},
-				},
-				"spec": map[string]any{"template": map[string]any{"metadata": map[string]any{"annotations": map[string]any{AnnotationRevision: test.revision}}}},
-			}}
-			if _, err := h.client.Resource(replicaSetResource).Namespace("ns").Create(t.Context(), set, metav1.CreateOptions{}); err != nil {
-				t.Fatal(err)
-			}
+			h.createReplicaSet("h1", test.owner, test.revision, time.Now())
 			h.create("a", "{workload: w}", time.Now())
 			h.edit("a", func(ro map[string]any) {
 				_ = unstructured.SetNestedField(ro, "t2", "spec", "template", "metadata", "annotations", AnnotationRevision)
@@ -232,6 +240,69 @@ func TestControllerStartsOver(t *testing.T) {
 			got := h.read("a").Spec.Template.Annotations[AnnotationRevision]
 			if over := test.want != "t2"; got != test.want || h.warnings.have("a StartedOver") != over {
 				t.Errorf("the template stands for %q, want %q; the event is there: %v", got, test.want, !over)
+			}
+		})
+	}
+}
+
+// Argo considers a template stable. What asked for it, the Controller has seen before: promote --full or the end of the steps, unless they were
+// taken back, or a rollbackWindow, by the ages of the ReplicaSets.
+func TestControllerSawWhatAsked(t *testing.T) {
+	t.Parallel()
+	const window = "window"
+	tests := map[string]struct {
+		seen []string // in progress
+		want bool
+	}{
+		"nothing":                          {nil, false},
+		"a step":                           {[]string{""}, false},
+		"promote --full":                   {[]string{"full"}, true},
+		"promote --full, then abort":       {[]string{"full", "abort"}, false},
+		"the end of the steps":             {[]string{"", "steps"}, true},
+		"a rollbackWindow":                 {[]string{window}, true},
+		"a rollbackWindow, newer template": {[]string{window + " newer"}, false},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			h := newFixture(t)
+			h.controller.init()
+			h.create("a", "{workload: w}", time.Now())
+			ro := h.read("a")
+			old := time.Now().Add(-time.Hour)
+			if slices.Contains(test.seen, window+" newer") {
+				old = time.Now().Add(time.Hour)
+			}
+			for hash, at := range map[string]time.Time{"h1": time.Now(), "h2": old} {
+				h.createReplicaSet(hash, "a-"+uid, "", at)
+			}
+			config, err := readTyped(ro)
+			if err != nil {
+				t.Fatal(err)
+			}
+			facts := func() Facts {
+				h.controller.noteProgress(ro)
+				f, err := h.controller.facts(t.Context(), ro, config)
+				if err != nil || !f.Current {
+					t.Fatalf("%+v, %v", f, err)
+				}
+				return f
+			}
+			facts()
+			ro.Status.CurrentPodHash = "h2"
+			for _, seen := range test.seen {
+				ro.Status.Abort, ro.Status.PromoteFull = seen == "abort", seen == "full" || seen == "abort"
+				if ro.Spec.RollbackWindow = nil; strings.HasPrefix(seen, window) {
+					ro.Spec.RollbackWindow = &v1alpha1.RollbackWindowSpec{Revisions: 1}
+				}
+				if ro.Status.CurrentStepIndex = nil; seen == "steps" {
+					ro.Status.CurrentStepIndex = ptr.To[int32](1)
+				}
+				h.controller.noteProgress(ro)
+			}
+			ro.Status.StableRS, ro.Status.CurrentStepIndex, ro.Status.Abort, ro.Status.PromoteFull = "h2", ptr.To[int32](1), false, false
+			if got := facts(); !got.Promoted() || got.asked() != test.want {
+				t.Errorf("asked %v, want %v", got.asked(), test.want)
 			}
 		})
 	}

@@ -67,7 +67,7 @@ func (s *scenario) define(flags *flag.FlagSet) {
 	flags.StringVar(&f.Rival, "rival", "", "an older Rollout of the workload")
 	flags.BoolVar(&f.Abort, "abort", false, "aborted")
 	flags.BoolVar(&f.PromoteFull, "full", false, "promoted in full")
-	flags.BoolVar(&f.Progressed, "progressed", false, "seen in progress with the template")
+	flags.BoolVar(&f.SeenAsked, "seen-asked", false, "all steps or a user were seen to ask for the template")
 	flags.BoolVar(&f.StepsDone, "steps-done", false, "no step is left")
 	flags.BoolVar(&f.Skipped, "skipped", false, "Argo has skipped a step of the plugin")
 	flags.BoolVar(&f.Referenced, "referenced", false, "the pod template is another object's")

@@ -53,7 +53,7 @@ func (t Target) endGoal(c *pb.BatchContext) converge.Goal {
 		g.Why = "Argo has not observed the Rollout's template"
 	case !mine:
 		g.Kind, g.Why = converge.RollBack, fmt.Sprintf("the Rollout's template is no longer that of release %s", c.GetReleaseId())
-	case f.Promoted(), f.PromoteFull:
+	case f.asked():
 		g.Kind, g.Revision, g.Why = converge.Promote, id.Revision, "the Rollout was promoted"
 	}
 	return g
@@ -70,28 +70,12 @@ func (t Target) registration(g converge.Goal, c *pb.BatchContext) converge.Goal 
 }
 
 // promotedInFull reports whether the Rollout's template was promoted without a step of a release: by promote --full, by skipping all
-// steps, or by a rollbackWindow. That Argo considers a template stable is no evidence by itself: it does so at the first deployment of a
-// Rollout too, and keeps an old status if it can't process the spec. So the promotion counts only if the Rollout was seen in progress.
+// steps, or by a rollbackWindow.
 //
 // A release of this template that was rolled back stays so: an abort may have come after the promotion.
 func (t Target) promotedInFull(c *pb.BatchContext) bool {
-	f := t.Facts
-	full := f.PromoteFull && !f.Promoted()
 	_, mine := t.mine(c)
-	switch {
-	case !f.Current, f.Stable == "", t.Config.Policy == nil, t.Config.Unfit != nil:
-		return false
-	case mine, f.aborted():
-		return false
-	case full:
-		return true
-	case f.Skipped:
-		return false
-	case f.Promoted():
-		return f.Progressed
-	default:
-		return f.StepsDone
-	}
+	return !mine && t.Facts.asked() && t.Config.Policy != nil && t.Config.Unfit == nil
 }
 
 // undone reports whether the Rollout was returned to an older template, which the workload does not have: the workload still has the one

@@ -33,13 +33,14 @@ type world struct {
 
 	// The Rollout. Its pod template is its annotation, and the hash of a template is the annotation, too.
 	exists, invalid, fresh   bool // fresh: Argo has observed the generation
+	lost                     bool // the ReplicaSet of the stable hash was deleted
 	uid, number, index       int8
 	noted                    revisions
 	hash, stable             string // "-" before a hash: empty is no hash
 	abort, full              bool
 	begun                    string
 	backup                   revisions // what the Rollout's annotations were when it was saved last
-	progress                 string    // the Controller's memory
+	progress                 progress  // the Controller's memory
 	controllerDown, unlinked bool      // unlinked: the driver is not reached
 	disturbances             int8
 
@@ -138,7 +139,7 @@ func (e *explorer) control(w *world) {
 	ro := e.rollout(w)
 	c.remember(ro.UID, func(m *remembered) { m.progress = w.progress })
 	if w.hash != "" { // the ReplicaSet that Argo made for it
-		c.remember(ro.UID, func(m *remembered) { m.hash, m.revision = w.hash, strings.TrimPrefix(w.hash, "-") })
+		c.remember(ro.UID, func(m *remembered) { m.set = replicaSet{hash: w.hash, revision: strings.TrimPrefix(w.hash, "-")} })
 	}
 	f, err := c.facts(e.done, ro, e.config)
 	if err != nil {
@@ -194,18 +195,19 @@ func (e *explorer) reconcile(w *world, calls int) {
 		w.fresh, w.hash, w.abort, w.full, w.begun, w.index, w.asked = true, want, false, false, "", 0, ""
 		w.number++
 		if w.stable == want {
-			w.index = last
+			w.index, w.lost = last, false
 		}
 		e.saw(w)
 		return
 	}
 	driver := &memory{world: w, left: calls, broken: &e.broken}
+	router := &Plugin{Driver: driver, Logger: slog.New(slog.DiscardHandler), Context: e.done}
 	target := func(change func(*Facts)) Target {
 		f := ReadFacts(e.rollout(w))
+		f.Current = true // as in Plugin.read
 		change(&f)
 		return NewTarget(driver, f, e.config)
 	}
-	router := &Plugin{Driver: driver, Logger: slog.New(slog.DiscardHandler), Context: e.done}
 	if w.stable != "" && !e.settled(func() error {
 		_, err := router.reconcileEnd(e.done, target(func(*Facts) {}))
 		return err
@@ -220,12 +222,13 @@ func (e *explorer) reconcile(w *world, calls int) {
 		_ = e.settled(abort) // an error is not retried
 		w.begun = ""
 	}
+	ends := w.stable == "" || w.lost || w.full || !w.abort && w.stable != w.hash && w.index == last // shouldFullPromote
 	if !w.abort && !w.full && w.hash != w.stable && w.index < last && e.config.Steps[int(w.index)] != (Step{}) && !w.unlinked {
 		e.step(w, driver, target(func(*Facts) {}))
 	}
 	w.fresh = true
-	if w.stable == "" || !w.abort && w.stable != w.hash && (w.full || w.index == last) {
-		w.stable, w.index, w.full = w.hash, last, false
+	if ends {
+		w.stable, w.index, w.full, w.abort, w.lost = w.hash, last, false, false, false
 	}
 	e.saw(w)
 }
@@ -268,9 +271,15 @@ func (e *explorer) step(w *world, driver *memory, t Target) {
 
 // saw is the Controller's watch event of a status.
 func (e *explorer) saw(w *world) {
-	if w.exists && !w.controllerDown && w.stable != "" && w.stable != w.hash {
-		w.progress = w.hash
+	if !w.exists || w.controllerDown {
+		return
 	}
+	c := &Controller{}
+	c.init()
+	ro := e.rollout(w)
+	c.remember(ro.UID, func(m *remembered) { m.progress = w.progress })
+	c.noteProgress(ro)
+	w.progress = c.recall(ro.UID).progress
 }
 
 // next returns the worlds that follow, by the name of the action.
@@ -302,7 +311,7 @@ func (e *explorer) next(w world) map[string]world {
 	})
 	take("the driver is not reached", 1, func(w *world) { w.unlinked = true })
 	take("the driver is reached", 0, func(w *world) { w.unlinked = false })
-	take("the Controller stops", 1, func(w *world) { w.controllerDown, w.progress = true, "" })
+	take("the Controller stops", 1, func(w *world) { w.controllerDown, w.progress = true, progress{} })
 	take("the Controller starts", 0, func(w *world) {
 		if w.controllerDown {
 			w.controllerDown = false
@@ -312,7 +321,8 @@ func (e *explorer) next(w world) map[string]world {
 	if !w.exists {
 		apply := func(w *world, noted revisions) {
 			w.exists, w.uid, w.number, w.noted = true, w.uid+1, 0, noted
-			w.hash, w.stable, w.index, w.abort, w.full, w.begun, w.fresh, w.progress = "", "", 0, false, false, "", false, ""
+			w.hash, w.stable, w.index, w.abort, w.full, w.begun, w.fresh, w.progress = "", "", 0, false, false, "", false, progress{}
+			w.lost = false
 		}
 		take("the Rollout is applied", 0, func(w *world) { apply(w, revisions{}) })
 		take("the Rollout is restored from a backup", 1, func(w *world) { apply(w, w.backup) })
@@ -351,6 +361,7 @@ func (e *explorer) next(w world) map[string]world {
 		})
 		take("abort", 1, func(w *world) { w.abort, w.asked = true, "" })
 		take("retry", 1, func(w *world) { w.abort, w.index = false, 0 })
+		take("the stable ReplicaSet is deleted", 1, func(w *world) { w.lost = w.stable != "" })
 	}
 	return out
 }

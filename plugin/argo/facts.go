@@ -57,9 +57,10 @@ type Facts struct {
 	Hash, Stable string
 	// Current is true when the status belongs to the current spec: it is observed, and Hash is that of its template.
 	Current bool
-	// StepsDone is true once no step is left, and there were some. Progressed is true if the Rollout was seen in progress with Hash, which
-	// was not stable then.
-	StepsDone, Progressed bool
+	// StepsDone is true once no step is left, and there were some. Argo also leaves none if it takes Hash for stable.
+	StepsDone bool
+	// SeenAsked is true if the Controller has seen that a user or all steps asked for Hash before it was stable.
+	SeenAsked bool
 	// Skipped is true once Argo has skipped a step of this plugin, because its ConfigMap disables the plugin: nothing asked for the template.
 	Skipped bool
 	// Abort and PromoteFull are set by the commands of the same names.

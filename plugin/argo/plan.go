@@ -121,11 +121,13 @@ func (r revisions) annotations() map[string]string {
 	return all
 }
 
-// isUnreleased reports whether Argo considers a template stable that the groups don't run, and that no release of this Rollout began: it
-// was promoted while no Controller watched, or deployed first by a Rollout that was re-created. Where Argo skips steps, it would again.
+// isUnreleased reports whether Argo considers a template stable that the groups don't run, and that no release of this Rollout began or
+// ends: it was promoted while no Controller watched, deployed first by a Rollout that was re-created, or became stable because the ReplicaSet of the
+// stable template was deleted. Where Argo skips steps, it would again.
 func isUnreleased(f Facts, c *pb.BatchContext) bool {
 	id, own := Ours(f, c)
-	return f.Promoted() && !f.Skipped && !plugin.InFlight(c) && plugin.Waits(c) && (!own || id.Hash != f.Hash)
+	begun := own && id.Hash == f.Hash
+	return f.Promoted() && !f.Skipped && plugin.Waits(c) && begun == plugin.InFlight(c) && !plugin.Ending(c)
 }
 
 // heldFor returns what a template waits for that no step of the Rollout is about to release. It returns "" if nothing waits, or its steps
@@ -134,7 +136,7 @@ func heldFor(f Facts, c *pb.BatchContext) string {
 	id, own := Ours(f, c)
 	waits := fmt.Sprintf("revision %s of the %s waits under hold", c.GetTemplateRevision(), plugin.KindOf(c.GetWorkload()))
 	switch {
-	case plugin.InFlight(c), !plugin.Waits(c), c.GetTemplateRevision() == "", f.Stable != f.Hash && f.Current:
+	case plugin.InFlight(c) && !f.Skipped, plugin.Ending(c), !plugin.Waits(c), c.GetTemplateRevision() == "", f.Stable != f.Hash && f.Current:
 		return ""
 	case f.Observed && !f.Current:
 		return waits + ": Argo has not processed the Rollout's template, see kubectl argo rollouts get rollout " + f.Name

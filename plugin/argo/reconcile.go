@@ -137,46 +137,52 @@ func (c *Controller) Current(ctx context.Context, f Facts) (bool, error) {
 func (c *Controller) facts(ctx context.Context, ro *v1alpha1.Rollout, config *Config) (Facts, error) {
 	f := ReadFacts(ro)
 	f.Rival = c.Rival(f, config.Workload)
-	f.Progressed = c.recall(ro.UID).progress == f.Hash
 	if !f.Current || f.Hash == "" {
 		return f, nil
 	}
 	// The status is of the Rollout's generation. Is its hash that of the template, too?
-	revision, err := c.replicaSetRevision(ctx, ro)
-	f.Current = revision != nil && *revision == f.Noted.template
+	found, err := c.readReplicaSet(ctx, ro)
+	known := c.recall(ro.UID)
+	f.Current = found && known.set.revision == f.Noted.template
+	f.SeenAsked = known.progress.hash == f.Hash && (known.progress.asked || ro.Spec.RollbackWindow != nil &&
+		known.stable.hash == known.progress.stable && known.set.created.Before(known.stable.created))
 	return f, err
 }
 
-// replicaSetRevision returns the annotation AnnotationRevision of the ReplicaSet that Argo made for the current hash, nil if there is
-// none. It tells for which of the Rollout's templates the status stands: if Argo can't process a spec, it notes the generation and
-// leaves the older hash. A ReplicaSet's template never changes, so each is read once.
-func (c *Controller) replicaSetRevision(ctx context.Context, ro *v1alpha1.Rollout) (*string, error) {
+// readReplicaSet remembers the ReplicaSet that Argo made for the current hash, and reports whether it exists. It tells for which of the
+// Rollout's templates the status stands: if Argo can't process a spec, it notes the generation and leaves the older hash. A ReplicaSet's template never changes, so each is read once.
+func (c *Controller) readReplicaSet(ctx context.Context, ro *v1alpha1.Rollout) (bool, error) {
 	hash := ro.Status.CurrentPodHash
-	if known := c.recall(ro.UID); known.hash == hash {
-		return &known.revision, nil
+	if c.recall(ro.UID).set.hash == hash {
+		return true, nil
 	}
 	set, err := c.Client.Resource(replicaSetResource).Namespace(ro.Namespace).Get(ctx, ro.Name+"-"+hash, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
-		return nil, nil //nolint:nilnil // There is none.
+		return false, nil
 	}
 	if err != nil {
-		return nil, fmt.Errorf("get the ReplicaSet of Rollout %s/%s: %w", ro.Namespace, ro.Name, err)
+		return false, fmt.Errorf("get the ReplicaSet of Rollout %s/%s: %w", ro.Namespace, ro.Name, err)
 	}
 	if !metav1.IsControlledBy(set, ro) || set.GetLabels()[v1alpha1.DefaultRolloutUniqueLabelKey] != hash {
-		return nil, nil //nolint:nilnil // It is another Rollout's.
+		return false, nil // it is another Rollout's
 	}
 	revision, _, err := unstructured.NestedString(set.Object, "spec", "template", "metadata", "annotations", AnnotationRevision)
 	if err != nil {
-		return nil, fmt.Errorf("read the template of ReplicaSet %s/%s: %w", set.GetNamespace(), set.GetName(), err)
+		return false, fmt.Errorf("read the template of ReplicaSet %s/%s: %w", set.GetNamespace(), set.GetName(), err)
 	}
-	c.remember(ro.UID, func(m *remembered) { m.hash, m.revision = hash, revision })
-	return &revision, nil
+	c.remember(ro.UID, func(m *remembered) {
+		if m.set.hash == m.progress.stable {
+			m.stable = m.set // Argo skips the steps to one that is older, within a rollbackWindow
+		}
+		m.set = replicaSet{hash: hash, revision: revision, created: set.GetCreationTimestamp().Time}
+	})
+	return true, nil
 }
 
-// noteProgress notes that a Rollout was seen in progress with a template that was not stable.
+// noteProgress notes what asks for a Rollout's template while that is not stable.
 func (c *Controller) noteProgress(ro *v1alpha1.Rollout) {
 	if f := ReadFacts(ro); f.Stable != "" && f.Hash != "" && f.Stable != f.Hash {
-		c.remember(ro.UID, func(m *remembered) { m.progress = f.Hash })
+		c.remember(ro.UID, func(m *remembered) { m.progress = progress{hash: f.Hash, stable: f.Stable, asked: f.asked()} })
 	}
 }
 

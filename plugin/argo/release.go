@@ -41,6 +41,15 @@ func (f Facts) Promoted() bool {
 	return f.Current && f.Stable != "" && f.Stable == f.Hash
 }
 
+// asked reports whether all steps, or a full promotion, ask for the template. That Argo considers it stable is no evidence by itself: it does
+// so at the first deployment of a Rollout, if the ReplicaSet of the stable template is deleted, and keeps an old status if it can't process the spec.
+func (f Facts) asked() bool {
+	if f.Promoted() {
+		return f.SeenAsked
+	}
+	return f.Current && f.Stable != "" && !f.Abort && (f.PromoteFull || f.StepsDone && !f.Skipped)
+}
+
 // aborted reports whether an abort rolls the release back: not once the host considers the template stable.
 func (f Facts) aborted() bool { return f.Abort && !f.Promoted() }
 

@@ -179,6 +179,21 @@ func TestWireDropsZero(t *testing.T) {
 	}
 }
 
+// promote --full of a paused Rollout changes its spec, too, and Argo promotes before it has noted that: the router has the promotion recorded.
+func TestRouterPromotesBeforeTheSpecIsObserved(t *testing.T) {
+	t.Parallel()
+	b := newRPCFixture(t)
+	b.edited()
+	ro := b.rollout(0, quarters...)
+	b.run(ro, types.PhaseSuccessful)
+	ro.Generation++
+	ro.Status.PromoteFull = true
+	router := &Plugin{Driver: b.driver, Logger: slog.New(slog.DiscardHandler), Context: t.Context()}
+	if err := router.RemoveManagedRoutes(ro); err.HasError() || b.context().GetIntent() != pb.FinalizeIntent_FINALIZE_INTENT_PROMOTE {
+		t.Errorf("%v, stands at %v", err, b.context())
+	}
+}
+
 // A lower weight is requested although lost groups have taken the share there already: it would rise again with them.
 func TestRouterRequestsALowerWeight(t *testing.T) {
 	t.Parallel()

@@ -107,6 +107,8 @@ func (p *Plugin) read(ro *v1alpha1.Rollout) (Facts, *Config, error) {
 	if p.Rollouts != nil {
 		read = p.Rollouts.ReadLenient
 	}
+	// Argo calls plugins only once its status is of the Rollout's template and steps, but before it notes the generation (rolloutCanary).
+	f.Current = true
 	config, err := read(ro)
 	switch {
 	case config == nil && err == nil:

@@ -10,6 +10,7 @@ import (
 	"errors"
 	"testing"
 
+	"github.com/argoproj/argo-rollouts/pkg/apis/rollouts/v1alpha1"
 	"github.com/stretchr/testify/require"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -100,6 +101,39 @@ func TestRolloutFromBackup(t *testing.T) {
 			e.awaitFirstStep(tag, before)
 			e.argo("promote", "--full", name)
 			e.awaitRest(tag)
+		})
+	}
+}
+
+// Argo takes the template in progress for stable if the ReplicaSet of the stable one is deleted, which no right to release allows: no other group
+// gets it, and the steps begin anew.
+//
+// Proves: Safety rule 11, Argo: a ReplicaSet that is deleted promotes nothing.
+func TestStableReplicaSetDeleted(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		name  string
+		reach func(e *env)
+	}{
+		{"nothing-begun", func(e *env) { e.edit("v2"); e.awaitPause(0) }},
+		{"first-batch", func(e *env) { e.edit("v2"); e.awaitPause(0); e.argo("promote", name); e.awaitPause(2) }},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			e := newRelease(t, pause+quarters, slow())
+			before := e.Identities()
+			test.reach(e)
+			stable, hash := e.get(t.Context()).Status.StableRS, e.get(t.Context()).Status.CurrentPodHash
+			require.NoError(t, e.Kube.AppsV1().ReplicaSets(e.Namespace).Delete(t.Context(), name+"-"+stable, metav1.DeleteOptions{}))
+			e.awaitSaid(name, "nothing asked for its release: the Rollout starts over at its first step")
+			r := e.await("the first pause", func(r *v1alpha1.Rollout) bool {
+				return r.Status.CurrentPodHash != hash && index(r) == 0 && r.Status.ControllerPause
+			})
+			require.Equal(t, hash, r.Status.StableRS, "Argo considered the template stable")
+			e.MustRest("v1")
+			e.same(before)
+			e.argo("promote", "--full", name)
+			e.awaitRest("v2")
 		})
 	}
 }
