@@ -138,6 +138,39 @@ func TestRefusalsOverTheWire(t *testing.T) {
 	}
 }
 
+// A mistake in the configuration does not abort a release in flight, which a step that fails would do: Argo calls again, and shows it.
+func TestMistakesInMidRelease(t *testing.T) {
+	t.Parallel()
+	for says, change := range map[string]func(*v1alpha1.Rollout){
+		`unknown field "drian"`: func(ro *v1alpha1.Rollout) {
+			ro.Spec.Strategy.Canary.TrafficRouting.Plugins[PluginName] = json.RawMessage(`{"workload":"w","drian":{}}`)
+		},
+		"workload: is required": func(ro *v1alpha1.Rollout) {
+			ro.Spec.Strategy.Canary.TrafficRouting.Plugins[PluginName] = json.RawMessage(`{}`)
+		},
+		`unknown field "promot"`: func(ro *v1alpha1.Rollout) {
+			ro.Spec.Strategy.Canary.Steps[2].Plugin.Config = json.RawMessage(`{"promot":true}`)
+			ro.Status.CurrentStepIndex, ro.Status.Canary.StepPluginStatuses = ptr.To[int32](0), nil // Argo starts at the first step
+		},
+	} {
+		t.Run(says, func(t *testing.T) {
+			t.Parallel()
+			b := newRPCFixture(t)
+			b.edited()
+			begun := b.run(b.rollout(0, quarters...), types.PhaseSuccessful)
+			ro := b.rollout(1, quarters...)
+			ro.Status.Canary.StepPluginStatuses = []v1alpha1.StepPluginStatus{{
+				Name: PluginName, Operation: v1alpha1.StepPluginOperationRun, Status: begun.Status,
+			}}
+			change(ro)
+			got, err := b.step.Run(ro, &types.RpcStepContext{PluginName: PluginName})
+			if !strings.Contains(err.Error(), says) || !plugin.InFlight(b.context()) {
+				t.Errorf("got %+v, %v, want the error %q; stands at %v", got, err, says, b.context())
+			}
+		})
+	}
+}
+
 // A workload that does not exist fails the step; a driver that is away does not.
 func TestDriverTrouble(t *testing.T) {
 	t.Parallel()

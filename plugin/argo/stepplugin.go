@@ -36,6 +36,9 @@ func (p *Plugin) Run(ro *v1alpha1.Rollout, _ *types.RpcStepContext) (types.RpcSt
 	f, config, err := p.read(ro)
 	if err != nil {
 		p.log(f, "step", "", err)
+		if p.mayAbort(f, config) {
+			return types.RpcStepResult{}, types.RpcError{ErrorString: err.Error()}
+		}
 		return failedResult(err), types.RpcError{}
 	}
 	step, ok := config.Steps[f.Index]
@@ -60,6 +63,17 @@ func (p *Plugin) Run(ro *v1alpha1.Rollout, _ *types.RpcStepContext) (types.RpcSt
 		return types.RpcStepResult{}, types.RpcError{ErrorString: status.Convert(err).Message()}
 	}
 	return stepResult(out), types.RpcError{}
+}
+
+// mayAbort reports whether a step that fails may abort a release in flight. The configuration is nil if it does not name the workload.
+func (p *Plugin) mayAbort(f Facts, config *Config) bool {
+	if config == nil {
+		return len(f.Begun) > 0
+	}
+	t := NewTarget(p.Driver, f, config)
+	c, err := t.Look(p.Context)
+	_, mine := t.mine(c)
+	return err != nil || mine && plugin.InFlight(c)
 }
 
 // Terminate ends a running step. After promote --full the promotion begins here; otherwise it does nothing.
