@@ -38,17 +38,24 @@ type world struct {
 	noted                    revisions
 	hash, stable             string // "-" before a hash: empty is no hash
 	abort, full              bool
+	abortedAt                bool // Argo has noted the abort
 	begun                    string
 	backup                   revisions // what the Rollout's annotations were when it was saved last
 	progress                 progress  // the Controller's memory
 	controllerDown, unlinked bool      // unlinked: the driver is not reached
 	disturbances             int8
+	retried                  bool // and nothing has disturbed it since
 
 	// asked is the template that a step or a user's full promotion of it asks for now.
 	asked string
 }
 
-func hashOf(annotation string) string { return "-" + annotation }
+// hashOf has no dot, which would separate fields of an id.
+func hashOf(annotation string) string { return "-" + strings.ReplaceAll(annotation, ".", "+") }
+
+func annotationOf(hash string) string {
+	return strings.ReplaceAll(strings.TrimPrefix(hash, "-"), "+", ".")
+}
 
 // memory is the driver of a world. It follows the contract, and fails the test if a call has no reason.
 type memory struct {
@@ -116,6 +123,9 @@ func (e *explorer) rollout(w *world) *v1alpha1.Rollout {
 			ro.Status.Conditions = []v1alpha1.RolloutCondition{{Type: v1alpha1.InvalidSpec, Status: "True"}}
 		}
 	}
+	if w.abortedAt {
+		ro.Status.AbortedAt = &metav1.Time{}
+	}
 	if w.begun != "" {
 		ro.Status.Canary.StepPluginStatuses = []v1alpha1.StepPluginStatus{{
 			Name: PluginName, Operation: v1alpha1.StepPluginOperationRun, Status: stepStatus{Release: w.begun}.encode(),
@@ -139,7 +149,7 @@ func (e *explorer) control(w *world) {
 	ro := e.rollout(w)
 	c.remember(ro.UID, func(m *remembered) { m.progress = w.progress })
 	if w.hash != "" { // the ReplicaSet that Argo made for it
-		c.remember(ro.UID, func(m *remembered) { m.set = replicaSet{hash: w.hash, revision: strings.TrimPrefix(w.hash, "-")} })
+		c.remember(ro.UID, func(m *remembered) { m.set = replicaSet{hash: w.hash, revision: annotationOf(w.hash)} })
 	}
 	f, err := c.facts(e.done, ro, e.config)
 	if err != nil {
@@ -192,7 +202,7 @@ func (e *explorer) reconcile(w *world, calls int) {
 		w.fresh = true // patchCondition
 		return
 	case w.hash != want:
-		w.fresh, w.hash, w.abort, w.full, w.begun, w.index, w.asked = true, want, false, false, "", 0, ""
+		w.fresh, w.hash, w.abort, w.abortedAt, w.full, w.begun, w.index, w.asked = true, want, false, false, false, "", 0, ""
 		w.number++
 		if w.stable == want {
 			w.index, w.lost = last, false
@@ -222,18 +232,22 @@ func (e *explorer) reconcile(w *world, calls int) {
 		_ = e.settled(abort) // an error is not retried
 		w.begun = ""
 	}
+	if w.abortedAt && !w.abort {
+		w.begun = "" // cleanStatusForRetry; the first call has them, with the time of the abort
+	}
 	ends := w.stable == "" || w.lost || w.full || !w.abort && w.stable != w.hash && w.index == last // shouldFullPromote
 	if !w.abort && !w.full && w.hash != w.stable && w.index < last && e.config.Steps[int(w.index)] != (Step{}) && !w.unlinked {
 		e.step(w, driver, target(func(*Facts) {}))
 	}
 	w.fresh = true
 	if ends {
-		w.stable, w.index, w.full, w.abort, w.lost = w.hash, last, false, false, false
+		w.stable, w.index, w.full, w.abort, w.lost = w.hash, last, false, false, false // promoteStable
 	}
+	w.abortedAt = w.abort
 	e.saw(w)
 }
 
-// endGoal calls until there is no error. It reports false for an error that lasts.
+// settled calls until there is no error. It reports false for an error that lasts.
 func (e *explorer) settled(call func() error) bool {
 	for range 6 {
 		if call() == nil {
@@ -264,6 +278,9 @@ func (e *explorer) step(w *world, driver *memory, t Target) {
 	case converge.Reached:
 		w.index++
 	case converge.Failed:
+		if w.retried {
+			e.broken = "a retry fails: " + out.Message
+		}
 		w.abort, w.asked = true, ""
 	case converge.Wait, converge.Call, converge.Held, converge.Foreign, converge.RolledBack:
 	}
@@ -291,6 +308,7 @@ func (e *explorer) next(w world) map[string]world {
 		}
 		after := w
 		after.disturbances -= cost
+		after.retried = after.retried && cost == 0
 		act(&after)
 		if after != w && after.number <= 4 {
 			out[name] = after
@@ -322,7 +340,7 @@ func (e *explorer) next(w world) map[string]world {
 		apply := func(w *world, noted revisions) {
 			w.exists, w.uid, w.number, w.noted = true, w.uid+1, 0, noted
 			w.hash, w.stable, w.index, w.abort, w.full, w.begun, w.fresh, w.progress = "", "", 0, false, false, "", false, progress{}
-			w.lost = false
+			w.lost, w.abortedAt = false, false
 		}
 		take("the Rollout is applied", 0, func(w *world) { apply(w, revisions{}) })
 		take("the Rollout is restored from a backup", 1, func(w *world) { apply(w, w.backup) })
@@ -360,7 +378,11 @@ func (e *explorer) next(w world) map[string]world {
 			}
 		})
 		take("abort", 1, func(w *world) { w.abort, w.asked = true, "" })
-		take("retry", 1, func(w *world) { w.abort, w.index = false, 0 })
+		take("retry", 1, func(w *world) {
+			if w.abort {
+				w.abort, w.index, w.retried = false, 0, w.abortedAt && !w.full && !w.lost
+			}
+		})
 		take("the stable ReplicaSet is deleted", 1, func(w *world) { w.lost = w.stable != "" })
 	}
 	return out

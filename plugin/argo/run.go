@@ -6,6 +6,7 @@ package argo
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"google.golang.org/grpc"
@@ -68,7 +69,8 @@ func (t Target) Run(ctx context.Context, step Step, wait time.Duration) (Outcome
 		}
 		m := r.next(c)
 		out.Message = m.Why
-		if own, _ := Ours(r.Facts, c); own.Hash == r.Facts.Hash && own.Hash != "" {
+		// One that rolls back and is not of this attempt is that of the abort before a retry.
+		if _, mine := r.mine(c); mine && (!converge.RollsBack(c) || slices.Contains(r.Facts.Begun, c.GetReleaseId())) {
 			out.Release = c.GetReleaseId()
 		}
 		switch m.Outcome {
@@ -103,6 +105,7 @@ func (r *run) act(ctx context.Context, m Move, out *Outcome) (*pb.BatchContext, 
 			return nil, err
 		}
 		out.Release = begins.GetReleaseId()
+		r.Facts.Begun = append(slices.Clone(r.Facts.Begun), out.Release)
 	}
 	c, err := r.Call(ctx, m.Request)
 	if err != nil {

@@ -78,6 +78,31 @@ func TestRunReportsWhatItCannotConfirm(t *testing.T) {
 	}
 }
 
+// A retry waits while the abort before it still rolls back, and then begins. The release that is rolled back is not one of the retry, which would
+// have been ended by others.
+func TestRunAfterARetryWaitsForTheRollback(t *testing.T) {
+	t.Parallel()
+	driver := &asked{context: standing(pb.State_STATE_ROLLING_BACK, mine1)}
+	run := func(begun ...string) Outcome {
+		out, err := NewTarget(driver, facts(func(f *Facts) { f.Begun = begun }), settings()).Run(t.Context(), Step{}, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return out
+	}
+	waits := run()
+	if waits.Done != converge.Wait || waits.Release != "" {
+		t.Errorf("while it is rolled back: %+v", waits)
+	}
+	if out := run(mine1); out.Release != mine1 {
+		t.Errorf("its own release is rolled back: %+v", out)
+	}
+	driver.context.State = pb.State_STATE_ROLLED_BACK // also what begins, by others
+	if out := run(); out.Done != converge.Failed || out.Release != "01234567.2.h2.t2.2" {
+		t.Errorf("once it is rolled back: %+v", out)
+	}
+}
+
 // A plugin that is stopped while it begins a release was not refused: a step that fails would abort the Rollout.
 func TestRunThatIsCutOffDoesNotFail(t *testing.T) {
 	t.Parallel()

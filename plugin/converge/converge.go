@@ -109,7 +109,7 @@ func Next(g Goal, c *pb.BatchContext) Move {
 		// Whatever the goal, a release of another owner is neither continued nor ended.
 		return Move{Outcome: Foreign, Why: fmt.Sprintf("release %s of %q holds %s: finalize it, or wait for its end",
 			c.GetReleaseId(), c.GetOwner(), plugin.ObjectOf(g.Workload))}
-	case g.Kind == RollBack && inFlight && !rollsBack(c):
+	case g.Kind == RollBack && inFlight && !RollsBack(c):
 		// A rollback takes back a promotion, too, so it comes before the wait for an end.
 		return finalizeCall(g, c, pb.FinalizeIntent_FINALIZE_INTENT_ROLLBACK)
 	case g.replaces(c):
@@ -215,12 +215,13 @@ func unprovenTemplate(g Goal, c *pb.BatchContext) Move {
 // rolled back.
 func (g Goal) replaces(c *pb.BatchContext) bool {
 	return (g.Kind == Upgrade || g.Kind == Promote) && plugin.InFlight(c) && c.GetReleaseId() != g.Release &&
-		c.GetState() != pb.State_STATE_PROMOTING && !rollsBack(c)
+		c.GetState() != pb.State_STATE_PROMOTING && !RollsBack(c)
 }
 
-// rollsBack reports whether the release in flight is being rolled back, also while that has failed.
-func rollsBack(c *pb.BatchContext) bool {
-	return c.GetState() == pb.State_STATE_ROLLING_BACK || c.GetIntent() == pb.FinalizeIntent_FINALIZE_INTENT_ROLLBACK
+// RollsBack reports whether the release is being rolled back, also while that has failed, or was.
+func RollsBack(c *pb.BatchContext) bool {
+	state := c.GetState()
+	return state == pb.State_STATE_ROLLING_BACK || state == pb.State_STATE_ROLLED_BACK || c.GetIntent() == pb.FinalizeIntent_FINALIZE_INTENT_ROLLBACK
 }
 
 func initializeCall(g Goal, revision, why string) Move {
