@@ -26,6 +26,8 @@ import (
 
 	"github.com/prometheus/common/model"
 	"go.yaml.in/yaml/v3"
+
+	"github.com/lockstep-rollouts/lockstep/plugin"
 )
 
 // Gate is a check of the update revision by a metric. The keys in YAML are those of an entry of `gates` in a policy file.
@@ -58,11 +60,12 @@ type Gate struct {
 
 // Subject is what a query is about.
 type Subject struct {
-	// Namespace and Name are those of the workload.
-	Namespace, Name string
+	// Kind, Namespace and Name are those of the workload. An empty Kind means LeaderWorkerSet.
+	Kind, Namespace, Name string
 	// CanaryWorkload is the LeaderWorkerSet that has the canary's groups. Empty means that the release is in place.
 	CanaryWorkload string
-	// UpdateRevision and StableRevision are the values of the pods' label leaderworkerset.sigs.k8s.io/template-revision-hash.
+	// UpdateRevision and StableRevision are the values of the pods' label leaderworkerset.sigs.k8s.io/template-revision-hash, of a
+	// DisaggregatedSet disaggregatedset.x-k8s.io/revision.
 	UpdateRevision, StableRevision string
 }
 
@@ -78,17 +81,19 @@ type data struct {
 	Window, Baseline string
 }
 
-// revisionLabel is the label that a PodMonitor makes of the pods' label of their revision, by podTargetLabels.
-const revisionLabel = "leaderworkerset_sigs_k8s_io_template_revision_hash"
-
 // Canary returns matchers of the series of the update revision.
-func (d data) Canary() string { return d.matchers(d.UpdateRevision) }
+func (d data) Canary() string { return d.matchers(cmp.Or(d.CanaryWorkload, d.Name), d.UpdateRevision) }
 
 // Stable returns matchers of the series of the stable revision.
-func (d data) Stable() string { return d.matchers(d.StableRevision) }
+func (d data) Stable() string { return d.matchers(d.Name, d.StableRevision) }
 
-func (d data) matchers(revision string) string {
-	return fmt.Sprintf("namespace=%q,%s=%q", d.Namespace, revisionLabel, revision)
+// matchers matches labels that a PodMonitor makes of the pods' own, by podTargetLabels. Workloads with equal templates have equal revisions.
+func (d data) matchers(name, revision string) string {
+	labels := "leaderworkerset_sigs_k8s_io_name=%q,leaderworkerset_sigs_k8s_io_template_revision_hash=%q"
+	if d.Kind == plugin.KindDisaggregatedSet {
+		name, labels = d.Name, "disaggregatedset_x_k8s_io_name=%q,disaggregatedset_x_k8s_io_revision=%q"
+	}
+	return fmt.Sprintf("namespace=%q,"+labels, d.Namespace, name, revision)
 }
 
 // PromQL returns the query about a subject.

@@ -32,7 +32,7 @@ func parsed(t *testing.T, text string) ([]Gate, error) {
 
 func TestTemplates(t *testing.T) {
 	t.Parallel()
-	about := Subject{Namespace: "ml", Name: "vllm", UpdateRevision: "new", StableRevision: "old"}
+	about := Subject{Namespace: "ml", Name: "vllm", CanaryWorkload: "vllm-new", UpdateRevision: "new", StableRevision: "old"}
 	documented, err := os.ReadFile("../../docs/gates.md")
 	if err != nil {
 		t.Fatal(err)
@@ -49,12 +49,38 @@ func TestTemplates(t *testing.T) {
 			t.Errorf("template %s: %v, about %q", g.Name, err, g.About)
 		}
 		query, err := g.PromQL(about)
-		if err != nil || !strings.Contains(query, `namespace="ml",leaderworkerset_sigs_k8s_io_template_revision_hash="new"`) || strings.Contains(query, "{{") {
+		if err != nil || !strings.Contains(query, `leaderworkerset_sigs_k8s_io_template_revision_hash="new"`) || strings.Contains(query, "{{") {
 			t.Errorf("the query of %s is not about the canary: %v\n%s", g.Name, err, query)
 		}
 	}
 	if len(Templates()) < 8 {
 		t.Errorf("%d templates", len(Templates()))
+	}
+}
+
+// A query selects the pods of one workload at one revision: LWS hashes the template, so that of another workload may be equal.
+func TestMatchers(t *testing.T) {
+	t.Parallel()
+	const name, revision = "leaderworkerset_sigs_k8s_io_name", "leaderworkerset_sigs_k8s_io_template_revision_hash"
+	for reason, tc := range map[string]struct {
+		about          Subject
+		canary, stable string
+	}{
+		"added groups": {
+			Subject{Name: "vllm", CanaryWorkload: "vllm-new"}, name + `="vllm-new",` + revision, name + `="vllm",` + revision,
+		},
+		"in place": {Subject{Name: "vllm"}, name + `="vllm",` + revision, name + `="vllm",` + revision},
+		"a set": {
+			Subject{Kind: "DisaggregatedSet", Name: "llm", CanaryWorkload: "llm-new"},
+			`disaggregatedset_x_k8s_io_name="llm",disaggregatedset_x_k8s_io_revision`,
+			`disaggregatedset_x_k8s_io_name="llm",disaggregatedset_x_k8s_io_revision`,
+		},
+	} {
+		tc.about.Namespace, tc.about.UpdateRevision, tc.about.StableRevision = "ml", "new", "old"
+		want := `namespace="ml",` + tc.canary + `="new" namespace="ml",` + tc.stable + `="old"`
+		if got, err := (Gate{Query: "{{.Canary}} {{.Stable}}"}).PromQL(tc.about); err != nil || got != want {
+			t.Errorf("%s: %v\ngot  %s\nwant %s", reason, err, got, want)
+		}
 	}
 }
 

@@ -49,7 +49,7 @@ func TestMeasure(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-				if q := r.FormValue("query"); q != `up{ namespace="ml",leaderworkerset_sigs_k8s_io_template_revision_hash="new" }` {
+				if q := r.FormValue("query"); q != `up{ namespace="ml",leaderworkerset_sigs_k8s_io_name="vllm",leaderworkerset_sigs_k8s_io_template_revision_hash="new" }` {
 					t.Errorf("query %q", q)
 				}
 				w.WriteHeader(tc.status)
@@ -60,7 +60,7 @@ func TestMeasure(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			m := p.Measure(t.Context(), Gate{Name: "a", Query: "up{ {{.Canary}} }"}, Subject{Namespace: "ml", UpdateRevision: "new"})
+			m := p.Measure(t.Context(), Gate{Name: "a", Query: "up{ {{.Canary}} }"}, Subject{Namespace: "ml", Name: "vllm", UpdateRevision: "new"})
 			got := m.Problem
 			if m.Err != nil {
 				got = "error: " + m.Err.Error()

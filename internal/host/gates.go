@@ -22,7 +22,7 @@ type Metrics interface {
 // there is no data yet is no error.
 func (h *Host) checkGates(ctx context.Context, release Release) error {
 	about := gate.Example()
-	about.Namespace, about.Name = release.Workload.GetNamespace(), release.Workload.GetName()
+	about.Kind, about.Namespace, about.Name = release.Workload.GetKind(), release.Workload.GetNamespace(), release.Workload.GetName()
 	for _, g := range release.Gates {
 		if m := h.Metrics.Measure(ctx, g, about); m.Err != nil {
 			return fmt.Errorf("gate %s can't be measured, so nothing was changed: %w", g.Name, m.Err)
@@ -34,7 +34,7 @@ func (h *Host) checkGates(ctx context.Context, release Release) error {
 // gateSubject is what the gates of a release measure.
 func gateSubject(c *pb.BatchContext) gate.Subject {
 	return gate.Subject{
-		Namespace: c.GetWorkload().GetNamespace(), Name: c.GetWorkload().GetName(), CanaryWorkload: c.GetCanaryWorkload(),
+		Kind: c.GetWorkload().GetKind(), Namespace: c.GetWorkload().GetNamespace(), Name: c.GetWorkload().GetName(), CanaryWorkload: c.GetCanaryWorkload(),
 		UpdateRevision: c.GetUpdateRevision(), StableRevision: c.GetStableRevision(),
 	}
 }

@@ -66,3 +66,12 @@ func TestNeverLeavesABatchWithoutItsGates(t *testing.T) {
 		}
 	})
 }
+
+// The pods of a set have other labels than those of a LeaderWorkerSet.
+func TestGateSubjectHasTheKind(t *testing.T) {
+	t.Parallel()
+	got := gateSubject(&pb.BatchContext{Workload: &pb.WorkloadRef{Kind: "DisaggregatedSet", Namespace: "ml", Name: "llm"}})
+	if want := (gate.Subject{Kind: "DisaggregatedSet", Namespace: "ml", Name: "llm"}); got != want {
+		t.Errorf("got %+v, want %+v", got, want)
+	}
+}

@@ -102,7 +102,7 @@ func TestReleaseWithGates(t *testing.T) {
 				}
 			}
 			want := gate.Subject{Namespace: "default", Name: "vllm", UpdateRevision: "bbbb", StableRevision: "aaaa"}
-			if got := m.about[len(m.about)-1]; got.Namespace != want.Namespace || got.UpdateRevision != want.UpdateRevision || got.StableRevision != want.StableRevision {
+			if got := m.about[len(m.about)-1]; got != want {
 				t.Errorf("measured %+v, want %+v", got, want)
 			}
 		})

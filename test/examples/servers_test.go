@@ -292,8 +292,8 @@ func mustFitTheWorkload(t *testing.T, server string, objects map[string]any, lea
 	if app == "" || !maps.Equal(monitor.Spec.Selector.MatchLabels, map[string]string{"app": app, lws.WorkerIndexLabelKey: "0"}) {
 		t.Errorf("the PodMonitor selects %v: want the leaders of canaries, too", monitor.Spec.Selector.MatchLabels)
 	}
-	if !slices.Equal(monitor.Spec.PodTargetLabels, []string{lws.RevisionKey}) {
-		t.Errorf("the PodMonitor adds the labels %v, want the revision", monitor.Spec.PodTargetLabels)
+	if !slices.Equal(monitor.Spec.PodTargetLabels, []string{lws.SetNameLabelKey, lws.RevisionKey}) {
+		t.Errorf("the PodMonitor adds the labels %v, want those of gates", monitor.Spec.PodTargetLabels)
 	}
 	for _, port := range []string{service.Spec.Ports[0].TargetPort.StrVal, monitor.Spec.PodMetricsEndpoints[0].Port} {
 		if !slices.ContainsFunc(leader.Spec.Containers[0].Ports, func(p corev1.ContainerPort) bool { return p.Name == port }) {

@@ -7,6 +7,7 @@ package vllm
 import (
 	"context"
 	"net/http"
+	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -33,14 +34,13 @@ type Metrics struct {
 
 // NewMetrics returns the metrics of the leaders among the pods that a function lists.
 func NewMetrics(pods func(context.Context) ([]corev1.Pod, error)) *Metrics {
-	const namespace, revision = "namespace", "leaderworkerset_sigs_k8s_io_template_revision_hash"
-	labels := []string{namespace, revision}
+	labels := []string{"namespace", "leaderworkerset_sigs_k8s_io_name", "leaderworkerset_sigs_k8s_io_template_revision_hash"}
 	buckets := prometheus.ExponentialBuckets(0.01, 1.1, 60)
 	m := &Metrics{
 		pods:      pods,
 		ttft:      prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "vllm:time_to_first_token_seconds", Buckets: buckets}, labels),
 		inter:     prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "vllm:inter_token_latency_seconds", Buckets: buckets}, labels),
-		succeeded: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "vllm:request_success_total"}, []string{namespace, revision, "finished_reason"}),
+		succeeded: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "vllm:request_success_total"}, append(slices.Clone(labels), "finished_reason")),
 	}
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(m.ttft, m.inter, m.succeeded)
@@ -68,7 +68,7 @@ func (m *Metrics) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		if pods[i].Labels[lws.WorkerIndexLabelKey] != "0" {
 			continue
 		}
-		namespace, revision := pods[i].Namespace, pods[i].Labels[lws.RevisionKey]
+		namespace, name, revision := pods[i].Namespace, pods[i].Labels[lws.SetNameLabelKey], pods[i].Labels[lws.RevisionKey]
 		if m.first == "" {
 			m.first = revision
 		}
@@ -80,9 +80,9 @@ func (m *Metrics) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			reason = "abort"
 		}
 		for range 20 {
-			m.ttft.WithLabelValues(namespace, revision).Observe(seconds)
-			m.inter.WithLabelValues(namespace, revision).Observe(0.02)
-			m.succeeded.WithLabelValues(namespace, revision, reason).Inc()
+			m.ttft.WithLabelValues(namespace, name, revision).Observe(seconds)
+			m.inter.WithLabelValues(namespace, name, revision).Observe(0.02)
+			m.succeeded.WithLabelValues(namespace, name, revision, reason).Inc()
 		}
 	}
 	m.handler.ServeHTTP(w, r)
