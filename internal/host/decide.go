@@ -113,12 +113,13 @@ func (m *machine) ready(c *pb.BatchContext, now time.Time) step {
 	return s
 }
 
-// needsPause reports whether a pause follows the batch: one that has all groups has nothing more to show before the promotion.
+// needsPause reports whether a pause follows the batch: one that has all groups has nothing more to show before the promotion, except that
+// of blue-green, which has just got all requests.
 func (m *machine) needsPause(c *pb.BatchContext) bool {
 	if m.cursor < m.lastBatch() {
 		return m.Pause > 0
 	}
-	promotes, hasAll := !m.NoPromote, c.GetPlanned() >= c.GetReplicas()
+	promotes, hasAll := !m.NoPromote, c.GetPlanned() >= c.GetReplicas() && c.GetStyle() != pb.Style_STYLE_BLUE_GREEN
 	return m.Pause > 0 && promotes && !hasAll
 }
 

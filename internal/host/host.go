@@ -282,7 +282,7 @@ type Release struct {
 	// HeaderRoutes are in force from the first ready batch until the end of the release. Only with a policy that has traffic.
 	HeaderRoutes []HeaderRoute
 	// Pause is how long this run must observe a batch as ready before it requests the next one, or the promotion, unless the batch has all
-	// groups. The pause starts again when the batch becomes unready.
+	// groups and the style is not blue-green. The pause starts again when the batch becomes unready.
 	Pause time.Duration
 	// NoPromote stops when the last batch is ready.
 	NoPromote bool

@@ -94,7 +94,9 @@ func parseContext(t *testing.T, line string) (c *pb.BatchContext, after time.Dur
 	t.Helper()
 	batch, weight, planned, revision, basis := int32(-1), int32(0), int32(-1), "b", pb.TrafficBasis_TRAFFIC_BASIS_ROUTED
 	ending := pb.FinalizeIntent_FINALIZE_INTENT_UNSPECIFIED
+	style := pb.Style_STYLE_CANARY
 	state := words.Line(t, line, func(f *flag.FlagSet) {
+		f.Func("style", "of the release", words.Enum(&style, "STYLE_", pb.Style_value))
 		f.Func("ending", "the end that was requested", words.Enum(&ending, "FINALIZE_INTENT_", pb.FinalizeIntent_value))
 		f.Func("batch", "that the release is at", words.Number(&batch))
 		f.Func("weight", "in the routes", words.Number(&weight))
@@ -105,7 +107,7 @@ func parseContext(t *testing.T, line string) (c *pb.BatchContext, after time.Dur
 		f.Func("measured", "by the gate", func(s string) error { measurement = new(0.0); return words.Number(measurement)(s) })
 	})
 	c = routedAt(0, batch, weight, revision)
-	c.TrafficBasis, c.Intent = basis, ending
+	c.TrafficBasis, c.Intent, c.Style = basis, ending, style
 	if err := words.Enum(&c.State, "STATE_", pb.State_value)(state); err != nil {
 		t.Fatal(err)
 	}

@@ -90,7 +90,7 @@ func (f *releaseFlags) add(cmd *cobra.Command) {
 	f.policy.add(cmd)
 	f.gates.add(cmd)
 	flags := cmd.Flags()
-	flags.DurationVar(&f.pause, "pause", 0, "how long a batch has to be ready before the next one, or before the promotion of the other groups")
+	flags.DurationVar(&f.pause, "pause", 0, "how long a batch must be ready before the next one or the promotion; after a batch of all groups only in blue-green")
 	flags.StringVar(&f.id, "release-id", "",
 		"id of the release (default: that of your unfinished release of this workload, else a new one)")
 	flags.BoolVar(&f.noPromote, "no-promote", false, "stop when the last batch is ready")
