@@ -191,6 +191,8 @@ func TestCommands(t *testing.T) {
 		"there is no release to abort":                                          {"abort vllm", nil, exit.Error, "it has no release in flight, its state is holding"},
 		"the reason is passed on":                                               {"abort vllm -m slow -o json", inFlight, exit.OK, `"endMessage":"slow"`},
 		"the reason is passed on without a wait":                                {"abort vllm -m slow --no-wait -o json", inFlight, exit.OK, `"endMessage":"slow"`},
+		"a promotion that is only recorded is not complete":                     {"promote vllm --no-wait -o json", inFlight, exit.OK, `"outcome":"recorded"`},
+		"a rollback that is only recorded is not complete":                      {"abort vllm --no-wait -o json", inFlight, exit.OK, `"outcome":"recorded"`},
 		"a workload without a release has a status":                             {"status vllm", nil, exit.OK, "State     holding (AtRest) held at rest\n"},
 		"a host that was removed can't tell that nothing continues its release": {"status vllm", anothers(pb.State_STATE_READY), exit.OK, "argo-rollouts/default/vllm continues or ends this release. If it is gone: lockstep abort vllm --address"},
 		"a newer template is not part of a release that is over": {"release vllm --release-id r1 --pause 1m", func(d *hosttest.Driver) {

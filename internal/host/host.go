@@ -231,6 +231,8 @@ const (
 	OutcomeGateFailed Outcome = "gate-failed"
 	// OutcomeFailed: the release is FAILED, and was not changed.
 	OutcomeFailed Outcome = "failed"
+	// OutcomeRecorded: the promotion or rollback is recorded, and was not followed to its end.
+	OutcomeRecorded Outcome = "recorded"
 	// OutcomeSuperseded: the template changed before a promotion was durable, so it was not requested again.
 	OutcomeSuperseded Outcome = "superseded"
 	// OutcomeInterrupted: the host's context ended. The release was not changed.

@@ -156,7 +156,7 @@ func (e ending) record(s *session.Session, c *pb.BatchContext, f endFlags) error
 	if f.Dial.Address == "" {
 		message += "; the driver of this command exits with it, so another one must run to complete it (lockstep serve)"
 	}
-	s.Say(host.Event{Context: c, Message: message, Outcome: e.outcome})
+	s.Say(host.Event{Context: c, Message: message, Outcome: host.OutcomeRecorded})
 	return nil
 }
 
