@@ -31,7 +31,7 @@ import (
 )
 
 const checkAbout = `Check what releases need: the API server, LeaderWorkerSet, the policies, a server in the cluster, and your own rights in the namespace.
-It reads only. It exits with 5 if something is missing that every release needs.`
+It reads only. It exits with 5 if something that every release needs is missing.`
 
 func newCheckCommand(o *connect.Options) *cobra.Command {
 	return &cobra.Command{
@@ -126,12 +126,12 @@ func (c *checker) run(ctx context.Context) error {
 		c.add(missing, "LeaderWorkerSet", "its API is not served: install LeaderWorkerSet %s or later", compatibility.LWS.Default())
 	}
 	c.policy(ctx, "mutatingadmissionpolicies", "lockstep-hold", "the API server keeps the hold, also if no driver runs",
-		"only a driver restores a hold that another client removes: kubectl apply -k config/admission (Kubernetes 1.36)")
+		"only a driver restores a hold that another client removes: kubectl apply -k config/admission (Helm: policies.hold=true), with Kubernetes 1.36")
 	c.policy(ctx, "validatingadmissionpolicies", "lockstep-marks", "the permission on "+access.Resource+"."+access.Group+" is checked for every client",
-		"who may edit a workload may write its record: kubectl apply -k config/permissions")
+		"who may edit a workload may write its record: kubectl apply -k config/permissions (Helm: policies.permissions=true)")
 	if c.serves(disaggregated.GroupVersion) {
 		c.policy(ctx, "validatingadmissionpolicies", "lockstep-bounds", "DisaggregatedSets can be adopted",
-			"no DisaggregatedSet can be adopted: kubectl apply -k config/disaggregated")
+			"no DisaggregatedSet can be adopted: kubectl apply -k config/disaggregated (Helm: policies.disaggregated=true)")
 	} else {
 		c.add(absent, "DisaggregatedSet", "its API is not served")
 	}

@@ -61,12 +61,12 @@ func TestCheck(t *testing.T) {
 			}, true,
 		},
 		"a reader": {
-			[]string{"leaderworkerset.x-k8s.io/v1"}, nil,
+			[]string{"leaderworkerset.x-k8s.io/v1", "disaggregatedset.x-k8s.io/v1"}, nil,
 			func(r *authorizationv1.ResourceAttributes) bool {
 				return r.Verb == "get" || r.Verb == "list" || r.Verb == "watch"
 			},
 			[]string{
-				"ok Kubernetes ", "ok LeaderWorkerSet", "- lockstep-hold", "- lockstep-marks", "- DisaggregatedSet", "- server", "ok rights to read",
+				"ok Kubernetes ", "ok LeaderWorkerSet", "- lockstep-hold", "- lockstep-marks", "- lockstep-bounds", "- server", "ok rights to read",
 				"MISSING rights to release in namespace serving you may not create leaderworkersets, patch leaderworkersets, delete leaderworkersets, update leaderworkersets/finalizers",
 				"- drive you may not",
 			}, true,
@@ -132,6 +132,10 @@ func TestCheck(t *testing.T) {
 		for i, row := range c.rows {
 			if text := fmt.Sprintf("%s %s %s", row.verdict, row.what, row.text); !strings.HasPrefix(text, tt.want[i]) {
 				t.Errorf("%s: row %d is %q, want %q", name, i, text, tt.want[i])
+			}
+			// Objects that kubectl applied block an upgrade of the chart that has them, too.
+			if strings.Contains(row.text, "kubectl apply -k") && !strings.Contains(row.text, "Helm: policies.") {
+				t.Errorf("%s: row %d does not name the chart's value: %q", name, i, row.text)
 			}
 		}
 	}

@@ -69,7 +69,7 @@ func newServeCommand(o *connect.Options) *cobra.Command {
 	flags.StringVar(&serve.TLSKey, "tls-key", "", "PEM file with its key")
 	flags.StringVar(&serve.ClientCA, "client-ca", "", "PEM file with the CA of clients' certificates (default: clients need tokens)")
 	flags.IntVar(&serve.UserQPS, "user-qps", server.DefaultUserQPS, "how many calls a second each user may make over TCP; the service accounts of a namespace are one")
-	output.AddChoice(cmd, &authorization, "authorization", "", "who may call over TCP: "+authorizationKubernetes+" asks the API server about each caller, "+authorizationAlwaysAllow+" asks nothing",
+	output.AddChoice(cmd, &authorization, "authorization", "", "who may call over TCP: with "+authorizationKubernetes+" the API server decides, with "+authorizationAlwaysAllow+" everyone may",
 		authorizationKubernetes, authorizationAlwaysAllow)
 	flags.StringVar(&serve.MetricsAddress, "metrics-address", "", metricsUsage)
 	flags.StringVar(&serve.HealthAddress, "health-address", "", healthUsage)

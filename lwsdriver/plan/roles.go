@@ -507,7 +507,7 @@ func (o Observation) checkEnforced() error {
 		return drivererr.New(p.Reason, "whether the bounds of the children of %s are enforced is unknown: %s", o.objectName(), p.Message)
 	}
 	return drivererr.New(pb.ErrorReason_ERROR_REASON_UNSUPPORTED,
-		"nothing enforces the bounds of the children of %s: run kubectl apply -k config/disaggregated, which installs the admission policies lockstep-bounds",
+		"nothing enforces the bounds of the children of %s: install the admission policies lockstep-bounds with kubectl apply -k config/disaggregated (Helm: policies.disaggregated=true)",
 		o.objectName())
 }
 

@@ -157,6 +157,26 @@ func unmarked(path string, b document.Block, tests map[string][]source) string {
 	return ""
 }
 
+// TestFilesAreCreated: a command creates each file that another command of its document reads as a CA or a token.
+func TestFilesAreCreated(t *testing.T) {
+	t.Parallel()
+	named := regexp.MustCompile(`--(?:tls-ca|token-file) ([\w.]+)\b`)
+	checked := 0
+	for _, f := range documents(t) {
+		for _, b := range f.Blocks {
+			for _, file := range named.FindAllStringSubmatch(b.Commands, -1) {
+				checked++
+				if !strings.Contains(b.Commands, "> "+file[1]) {
+					t.Errorf("%s:%d: no command creates %s", f.Path, b.Line, file[1])
+				}
+			}
+		}
+	}
+	if checked < 2 {
+		t.Errorf("only %d files were checked", checked)
+	}
+}
+
 // TestNamedTestsExist: each test that a document names exists.
 func TestNamedTestsExist(t *testing.T) {
 	t.Parallel()

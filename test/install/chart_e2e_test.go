@@ -167,6 +167,12 @@ kruise: {enabled: true, args: , manager: {namespace: "2029", serviceAccount: "20
 	if err != nil || len(subjects) != 1 || subjects[0].(map[string]any)["namespace"] != "2029" || subjects[0].(map[string]any)["name"] != "2030" {
 		t.Errorf("Kruise's binding is of %v (%v)", subjects, err)
 	}
+	for enabled, calls := range map[string]bool{"true": true, "false": false} {
+		_, notes, _ := strings.Cut(e.run(e.helm, "install", release, e.chart(), "-n", "elsewhere", "--dry-run=client", "--set", "driver.enabled="+enabled), "NOTES:")
+		if !strings.Contains(notes, "--clusterrole=lockstep-operator") || strings.Contains(notes, "this driver") != calls {
+			t.Errorf("driver.enabled=%s: the notes are %s", enabled, notes)
+		}
+	}
 	for value, message := range map[string]string{
 		"image.digest=latest":            "image/digest",
 		"driver.tls.source=self":         "driver/tls/source",

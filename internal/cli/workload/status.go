@@ -27,10 +27,10 @@ const statusAbout = `List the workloads of a namespace, adopted or not, with the
 batch and traffic, and a tree of its revisions, batches and groups. It also works without a release. It only reads: a driver inside
 this process is read-only. The exit code reports whether the status could be read, not whether the release succeeds.
 
-With --wait it follows the status, and returns 0 once LeaderWorkerSet has observed the template that the API server has when the
-command starts, or a later one, every group runs it and is ready, and no release is in flight. Until then a template that is held
-waits, whether or not a driver or host runs. It returns 3 or 4 at once if the release of that template has failed or is rolled
-back, and 1 after the time, naming what it waits for and who releases it. It needs permission to read only.`
+With --wait it returns 0 once the template is released: every group runs it and is ready, and no release is in flight. The
+template is the one that the API server has when the command starts, or a later one. No driver or host has to run: a template that
+is held keeps it waiting. If the release of that template fails or is rolled back, it returns 3 or 4 at once. After the time it
+returns 1, and names what it waits for and who releases it. It needs permission to read only.`
 
 func newStatusCommand(o *connect.Options) *cobra.Command {
 	f := session.Flags{RetryFor: session.ShortRetry, ReadOnly: true}
