@@ -254,7 +254,7 @@ func failExpired(o Observation, d Decision, since time.Time) Decision {
 		d.Message = fmt.Sprintf("requests are not routed as required %s. Reason %s: %s%s", lasted, reason, d.remedyOr(trafficRemedy(reason)),
 			continuationText(o, "that is repaired"))
 	case WaitCache:
-		d.Message = "blind " + lasted + ". " + d.Remedy + continuationText(o, "it is confirmed")
+		d.Message = "the API server has not confirmed what the driver knows " + lasted + ". " + d.Remedy + continuationText(o, "it is confirmed")
 	default:
 		d.Reason = ReasonDeadline
 		d.Message = "no progress " + lasted
