@@ -35,7 +35,7 @@ type suite struct {
 }
 
 // monitored are the tests of test/e2e that need Prometheus or a browser.
-var monitored = []string{"TestGates", "TestDashboard", "TestDashboardDriver"}
+var monitored = []string{"TestGates", "TestDashboard", "TestDashboardDriver", "TestDashboardPage"}
 
 // disaggregated are the tests of test/e2e about DisaggregatedSets.
 var disaggregated = []string{

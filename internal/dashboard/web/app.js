@@ -39,7 +39,7 @@ function age(milliseconds) {
   return Math.floor(seconds / units[i][1]) + units[i][0] + (rest ? rest + units[i + 1][0] : '');
 }
 
-const clock = at => new Date(at).toLocaleTimeString();
+const clock = at => new Date(at).toLocaleString(); // a release may last for days
 
 const wordings = {
   since: ms => age(ms),
@@ -157,7 +157,12 @@ function showBanner(wrong) {
 // Tracks are what this page has seen of running releases, by workload. A reload keeps them.
 
 const maxSpans = 50, maxPoints = 500; // of a lane, and of a release: the oldest go first
-const tracks = new Map(JSON.parse(sessionStorage.getItem('tracks') ?? '[]'));
+let tracks = new Map();
+try {
+  tracks = new Map(JSON.parse(sessionStorage.getItem('tracks') ?? '[]'));
+} catch {
+  // Of another program at this address, or the browser stores nothing.
+}
 
 addEventListener('pagehide', () => {
   try {
@@ -297,13 +302,13 @@ function showDetail({ key, revision }) {
   const row = history.key === key && history.rows.find(r => id(r) === revision);
   update($('name'), revision ? `${key}, revision ${revision}` : key);
   update($('links'), [status.links, key, w?.reason], () => (status.links ?? []).map(([title, url]) => {
-    const values = { namespace: key.split('/')[0], name: key.split('/').at(-1), reason: w?.reason ?? '' };
+    const values = { namespace: key.split('/')[0], name: key.slice(key.indexOf('/') + 1), reason: w?.reason ?? '' };
     return element('a', { href: url.replace(/\{(namespace|name|reason)\}/g, (_, name) => encodeURIComponent(values[name])), rel: 'noreferrer' }, title);
   }));
   const facts = revision ? row ? [['Revision', row.cells[1]], ['Hash', row.cells[2]], ['When', when(row)], ['Took', row.took], ['Changed by', row.cells[5]], ['Release', row.cells[6]],
     ['Images', row.cells[4]], ['Outcome', row.cells[7]]].filter(([, text]) => text && text !== '-').map(([label, text]) => [label, [text]]) : []
     : w ? [['State', state(w)], ['Progress', progress(w)], ['In state', [since(w)]], ['Deadline', [time(w.deadline, 'deadline')]],
-      ...t ? [['Duration', [t.end ? age(t.end - t.begin) : time(new Date(t.begin).toISOString(), 'since'), `, began ${new Date(t.begin).toLocaleString()}`]]] : [],
+      ...t ? [['Duration', [t.end ? age(t.end - t.begin) : time(new Date(t.begin).toISOString(), 'since'), `, began ${clock(t.begin)}`]]] : [],
       ['Traffic to the update', [w.traffic]], ['Capacity in groups', [w.capacity]], ...w.facts.map(([label, text]) => [label, [text]])]
     : [['State', [status.synced ? 'not under hold' : 'waiting for the driver']]];
   update($('message'), revision || !w || w.state === 'failed' ? '' : w.message); // the banner has that of a failed release
@@ -328,7 +333,7 @@ function showDetail({ key, revision }) {
 let history = { key: '', of: '', rows: [], problem: '' };
 
 const id = row => row.cells[1] === '-' ? row.cells[2] : row.cells[1];
-const when = row => row.cells[3] === '-' ? '-' : new Date(row.cells[3]).toLocaleString();
+const when = row => row.cells[3] === '-' ? '-' : clock(row.cells[3]);
 
 function showHistory(key, revision) {
   const { rows, problem } = history.key === key ? history : { rows: [], problem: '' };
