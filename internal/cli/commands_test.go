@@ -119,9 +119,11 @@ func TestUsage(t *testing.T) {
 		release + "--http-route vllm":        "--http-route: no Service",
 		"release vllm --batches 25,50":       "--batches 25,50: default/vllm has 4 groups; for percentages write --batches 25%,50%\n",
 		// The generation at the start is that of the kubeconfig's cluster.
-		"status vllm --wait":       "--wait reads the API server itself: leave out --address",
-		"status vllm --wait=0s":    "--wait 0s: want more than 0",
-		"status vllm --wait=2h -w": "--wait and --watch exclude each other",
+		"status vllm --wait":          "--wait reads the API server itself: leave out --address",
+		"status vllm --wait=0s":       "--wait 0s: want more than 0",
+		"status vllm --wait=2h -w":    "--wait and --watch exclude each other",
+		"status vllm -w --all":        "--all is for a status that is printed once",
+		"status vllm --wait=2h --all": "--all is for a status that is printed once",
 		// The page is on loopback, and no host means all addresses.
 		"dashboard --listen 0.0.0.0:0":                              "is no loopback address: other machines would reach the page",
 		"dashboard --listen :0":                                     "use 127.0.0.1 and ssh -L",

@@ -5,7 +5,6 @@ package cli
 
 import (
 	"fmt"
-	"io"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -19,23 +18,28 @@ import (
 	"github.com/lockstep-rollouts/lockstep/plugin/plugintest"
 )
 
-// A shell completes NAME by the LeaderWorkerSets of the namespace, and offers nothing if it can't list them.
+// A shell completes NAME by the workloads of the namespace, and offers nothing if it can't list them.
 func TestNamesAreCompleted(t *testing.T) {
 	t.Parallel()
+	const sets, disaggregated = "/apis/leaderworkerset.x-k8s.io/v1/namespaces/%s/leaderworkersets", "/apis/disaggregatedset.x-k8s.io/v1/namespaces/%s/disaggregatedsets"
+	items := map[string]string{
+		fmt.Sprintf(sets, "models"):          `{"metadata": {"name": "vllm"}}, {"metadata": {"name": "sglang"}}`,
+		fmt.Sprintf(disaggregated, "models"): `{"metadata": {"name": "llm"}}`,
+		fmt.Sprintf(sets, "older"):           `{"metadata": {"name": "vllm"}}`, // in a cluster without DisaggregatedSets
+	}
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.URL.Path != "/apis/leaderworkerset.x-k8s.io/v1/namespaces/models/leaderworkersets" {
+		if items[r.URL.Path] == "" {
 			http.NotFound(w, r)
 			return
 		}
 		w.Header().Set("Content-Type", "application/json")
-		_, _ = io.WriteString(w, `{"kind": "PartialObjectMetadataList", "apiVersion": "meta.k8s.io/v1", "items": [
-			{"metadata": {"name": "vllm"}}, {"metadata": {"name": "sglang"}}]}`)
+		_, _ = fmt.Fprintf(w, `{"kind": "PartialObjectMetadataList", "apiVersion": "meta.k8s.io/v1", "items": [%s]}`, items[r.URL.Path])
 	}))
 	t.Cleanup(server.Close)
 	path := writeKubeconfigOf(t, server.URL)
+	const all = "vllm\nsglang\ndisaggregatedset/llm\n"
 	for _, tt := range []struct{ command, namespace, want string }{
-		{"status", "models", "vllm\nsglang\n"}, {"plan", "models", "vllm\nsglang\n"}, {"release", "models", "vllm\nsglang\n"},
-		{"status", "others", ""},
+		{"status", "models", all}, {"plan", "models", all}, {"release", "models", all}, {"status", "older", "vllm\n"}, {"status", "others", ""},
 	} {
 		var stdout, stderr buffer
 		p := Program{Args: []string{"__complete", tt.command, "--kubeconfig", path, "--namespace", tt.namespace, ""}, Stdout: &stdout, Stderr: &stderr}

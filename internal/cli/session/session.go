@@ -234,7 +234,7 @@ const (
 	maxNames = 500
 )
 
-// Names completes NAME by the LeaderWorkerSets of the namespace. Without a cluster there is nothing to offer.
+// Names completes NAME by the workloads of the namespace. Without a cluster there is nothing to offer.
 func Names(o *connect.Options) cobra.CompletionFunc {
 	return func(cmd *cobra.Command, args []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
 		if len(args) > 0 {
@@ -253,20 +253,24 @@ func workloadNames(ctx context.Context, o *connect.Options) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	client, err := o.Workloads(&pb.WorkloadRef{Namespace: namespace})
-	if err != nil {
-		return nil, err
-	}
 	// A shell that completes must not hang without a cluster.
 	ctx, cancel := context.WithTimeout(ctx, completionTimeout)
 	defer cancel()
-	list, err := client.List(ctx, metav1.ListOptions{Limit: maxNames})
-	if err != nil {
-		return nil, fmt.Errorf("list LeaderWorkerSets: %w", err)
-	}
-	names := make([]string, 0, len(list.Items))
-	for i := range list.Items {
-		names = append(names, list.Items[i].Name)
+	var names []string
+	for _, kind := range []string{plugin.KindLeaderWorkerSet, plugin.KindDisaggregatedSet} {
+		ref := &pb.WorkloadRef{Namespace: namespace, Kind: kind}
+		client, err := o.Workloads(ref)
+		if err != nil {
+			return nil, err
+		}
+		list, err := client.List(ctx, metav1.ListOptions{Limit: maxNames})
+		if err != nil {
+			return names, fmt.Errorf("list each %s: %w", kind, err)
+		}
+		for i := range list.Items {
+			ref.Name = list.Items[i].Name
+			names = append(names, plugin.NameOf(ref))
+		}
 	}
 	return names, nil
 }

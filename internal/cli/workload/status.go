@@ -65,6 +65,8 @@ func newStatusCommand(o *connect.Options) *cobra.Command {
 			return exit.Usagef("--wait %s: want more than 0, for example 2h", wait)
 		case waits && watch:
 			return exit.Usagef("--wait and --watch exclude each other")
+		case all && (waits || watch):
+			return exit.Usagef("--all is for a status that is printed once: leave out --wait and --watch")
 		case waits && f.Dial.Address != "":
 			return exit.Usagef("--wait reads the API server itself: leave out --address")
 		default:
