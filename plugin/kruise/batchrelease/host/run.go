@@ -47,8 +47,8 @@ func Run(ctx context.Context, config *rest.Config, s host.Settings) error {
 		Name: "lockstep-batchrelease",
 		API: host.API{
 			Kind: v1beta1.GroupVersion.WithKind("BatchRelease"),
-			Fix: "the CRD of BatchRelease is not installed: kubectl apply -f config/crd/bases/rollouts.kruise.io_batchreleases.yaml " +
-				"from the sources of Kruise Rollouts v0.6",
+			Fix: "the CRD of BatchRelease is not installed: kubectl apply -f https://raw.githubusercontent.com/openkruise/rollouts/v0.6.2/" +
+				"config/crd/bases/rollouts.kruise.io_batchreleases.yaml",
 		},
 		AddToScheme: v1beta1.AddToScheme, Workload: workloadOf,
 		Watches: []host.Watch{{Object: rival(), Workload: func(client.Object) client.ObjectKey {

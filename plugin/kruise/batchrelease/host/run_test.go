@@ -4,11 +4,13 @@
 package host
 
 import (
+	"regexp"
 	"testing"
 
 	"github.com/openkruise/rollouts/api/v1beta1"
 
 	"github.com/lockstep-rollouts/lockstep/plugin/host"
+	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/files"
 	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/hosttest"
 )
 
@@ -30,12 +32,14 @@ func TestRunRefuses(t *testing.T) {
 		workloads: `{"kind":"APIResourceList","apiVersion":"v1","resources":[{"name":"leaderworkersets","kind":"LeaderWorkerSet"}]}`,
 		webhook:   `{"kind":"PartialObjectMetadata","apiVersion":"meta.k8s.io/v1","metadata":{"name":"kruise-rollout-mutating-webhook-configuration"}}`,
 	}
+	// The command of the documentation.
+	install := regexp.MustCompile("\nkubectl apply -f https://.*").FindString(string(files.Read(t, "../../../../docs/kruise-batchrelease.md")))
 	for _, test := range []struct {
 		name   string
 		serves []string
 		want   string
 	}{
-		{"no BatchRelease", []string{workloads}, "the CRD of BatchRelease is not installed"},
+		{"no BatchRelease", []string{workloads}, "the CRD of BatchRelease is not installed: " + install[1:]},
 		{"no LeaderWorkerSet", []string{releases}, "install LWS v0.9.0"},
 		{"Kruise's manager", []string{releases, workloads, webhook}, "Kruise Rollouts' own manager is installed here"},
 	} {
