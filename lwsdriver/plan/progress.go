@@ -161,8 +161,8 @@ func (s Progress) diagnosis(o Observation, message string) string {
 	return fmt.Sprintf(". Group %d (%s) %s since %s: %s%s", g.Index, g.Leader, what, clockTime(since), do, continuationText(o, "the group is ready"))
 }
 
-// clockTime formats a time of the day; the date stands beside the message.
-func clockTime(t time.Time) string { return t.UTC().Format("15:04:05 MST") }
+// clockTime formats a time with its date: a release may last for days.
+func clockTime(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05 MST") }
 
 // remedyFor returns what to do about a group, by Kubernetes' reason why it is not ready.
 func remedyFor(g Group) string {
