@@ -235,12 +235,12 @@ func scaleDownStable(o Observation) Decision {
 		}
 	}
 	d := Decision{
-		Reason: ReasonScalingDown, Wait: WaitCleanup, Remedy: deletionRemedy(o.Stable.Groups),
+		Reason: ReasonScalingDown, Wait: WaitCleanup, Remedy: o.deletionRemedy(o.Stable.Groups),
 		Message: Counted(o.Stable.existingGroups(), "group of "+o.Stable.Name+" is", "groups of "+o.Stable.Name+" are") + " being deleted",
 	}
 	if o.hasRoles() {
 		left := slices.Concat(o.Stable.Groups, o.partnerGroups(o.stableSide()))
-		d.Remedy = deletionRemedy(left)
+		d.Remedy = o.deletionRemedy(left)
 		d.Message = fmt.Sprintf("the groups of revision %s that are left are being deleted%s%s", r.StableRevision,
 			o.describeRoles((*pb.Role).GetStable, (*pb.Role).GetReplicas), describeTerminating(left))
 	}

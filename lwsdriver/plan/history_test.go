@@ -17,7 +17,7 @@ import (
 // held is a workload at rest: its groups run one revision, and its template is another or the same.
 func held(template string, runs string, change ...func(*Observation)) Observation {
 	o := Observation{
-		Now: noon, Record: &record.Record{Saved: record.Native(record.Hold())}, HistoryLimit: 3,
+		Key: scenarioKey, Now: noon, Record: &record.Record{Saved: record.Native(record.Hold())}, HistoryLimit: 3,
 		Stable: Workload{
 			Name: "vllm", Replicas: 1, Size: 1, Revision: template, ChangedBy: "kubectl-edit", Rolling: record.Hold(), Observed: true,
 			Recorded: []string{runs, template},
@@ -89,7 +89,7 @@ func TestUndoWithoutGroups(t *testing.T) {
 	t.Parallel()
 	o := held("b", "a", recorded(Entry{Revision: "a", Number: 1, At: ago("1h")}))
 	o.Stable.Replicas, o.Stable.Groups = 0, nil
-	if d := reconcile(o); d.Reason != ReasonScaledToZero || !strings.Contains(d.Message, "run `lockstep undo vllm --to-revision a`") {
+	if d := reconcile(o); d.Reason != ReasonScaledToZero || !strings.Contains(d.Message, "run `lockstep undo vllm -n prod --to-revision a`") {
 		t.Errorf("%s: %s", d.Reason, d.Message)
 	}
 	if d, err := Decide(o, Undo{}); err != nil || d.Action != (RestoreTemplate{Revision: "a"}) {

@@ -71,11 +71,11 @@ func (o Observation) isAliveAt(revision string) bool {
 func warnLeftovers(o Observation, d Decision) Decision {
 	for _, w := range o.Leftovers {
 		d.Message += fmt.Sprintf("; %s receives no requests and has been terminating since %s%s. %s",
-			w.Name, clockTime(w.DeletingSince), describeTerminating(w.Groups), deletionRemedy(w.Groups))
+			w.Name, clockTime(w.DeletingSince), describeTerminating(w.Groups), o.deletionRemedy(w.Groups))
 	}
 	for _, c := range o.Children {
-		if r := o.release(); r != nil && c.Revision == r.UpdateRevision && c.Revision != o.stableSide() && deletionRemedy(c.Groups) != "" {
-			d.Message += fmt.Sprintf("; %s receives no requests and has groups that are terminating%s. %s", c.Name, describeTerminating(c.Groups), deletionRemedy(c.Groups))
+		if r := o.release(); r != nil && c.Revision == r.UpdateRevision && c.Revision != o.stableSide() && o.deletionRemedy(c.Groups) != "" {
+			d.Message += fmt.Sprintf("; %s receives no requests and has groups that are terminating%s. %s", c.Name, describeTerminating(c.Groups), o.deletionRemedy(c.Groups))
 		}
 	}
 	return d
@@ -110,7 +110,7 @@ func checkLeftovers(o Observation, a CreateCanary) error {
 // awaitDeletion has d wait for the deletion of a workload, and name the pods that remain.
 func awaitDeletion(o Observation, d Decision, w Workload) Decision {
 	w.Groups = slices.Concat(w.Groups, o.partnerGroups(w.Carries))
-	d.Wait, d.Since, d.Remedy = WaitCleanup, w.DeletingSince, deletionRemedy(w.Groups)
+	d.Wait, d.Since, d.Remedy = WaitCleanup, w.DeletingSince, o.deletionRemedy(w.Groups)
 	if left := o.leftoverAt(w).Sub(o.Now); left > 0 {
 		d.Recheck = earliest(d.Recheck, left)
 	}
@@ -123,7 +123,7 @@ func awaitDeletion(o Observation, d Decision, w Workload) Decision {
 // and under the hold it would recreate a lost group at the old one.
 func awaitSurge(o Observation, d Decision) Decision {
 	surge := slices.DeleteFunc(slices.Clone(o.Stable.Groups), func(g Group) bool { return g.Index < o.Stable.Replicas })
-	d.Wait, d.Remedy = WaitCleanup, deletionRemedy(surge)
+	d.Wait, d.Remedy = WaitCleanup, o.deletionRemedy(surge)
 	for _, g := range surge {
 		if !g.Ready { // one that recovered just now was lost before its deletion began
 			d.Since = later(d.Since, g.LostAt)
@@ -152,16 +152,16 @@ func describeTerminating(groups []Group) string {
 const reasonTerminating = "Terminating"
 
 // deletionRemedy returns what to do about groups that are not deleted, or "" if none of their pods is known to be stuck.
-func deletionRemedy(groups []Group) string {
+func (o Observation) deletionRemedy(groups []Group) string {
 	for _, g := range groups {
 		if g.Reason == reasonTerminating {
-			return "Pod " + g.Pod + ": " + terminatingRemedy(g.Pod)
+			return "Pod " + g.Pod + ": " + o.terminatingRemedy(g.Pod)
 		}
 	}
 	return ""
 }
 
-func terminatingRemedy(pod string) string {
+func (o Observation) terminatingRemedy(pod string) string {
 	return fmt.Sprintf("a finalizer, a long grace period or a lost node keeps the pod; if its node is lost, delete the Node object, or force the deletion "+
-		"(kubectl delete pod %s --force)", pod)
+		"(%s)", o.kubectl("delete pod "+pod+" --force"))
 }

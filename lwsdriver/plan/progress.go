@@ -141,7 +141,7 @@ func (s Progress) diagnosis(o Observation, message string) string {
 	if g == nil {
 		return ""
 	}
-	do := remedyFor(*g)
+	do := o.remedyFor(*g)
 	if g.Revision == "" || g.Pod == "" { // no pod is to blame
 		_, _, revision := o.awaitedGroups(s.Planned)
 		_, restoreChild := o.lackedChild(revision)
@@ -165,7 +165,7 @@ func (s Progress) diagnosis(o Observation, message string) string {
 func clockTime(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05 MST") }
 
 // remedyFor returns what to do about a group, by Kubernetes' reason why it is not ready.
-func remedyFor(g Group) string {
+func (o Observation) remedyFor(g Group) string {
 	pod := cmp.Or(g.Pod, g.Leader)
 	switch g.Reason {
 	case "Unschedulable", "SchedulerError":
@@ -177,19 +177,19 @@ func remedyFor(g Group) string {
 	case "CreateContainerConfigError", "CreateContainerError":
 		return "create the ConfigMap, Secret or volume that its containers need"
 	case "CrashLoopBackOff", "Error", "OOMKilled", "PodFailed", "RunContainerError", "StartError", "ContainerCannotRun", "Evicted":
-		return fmt.Sprintf("run kubectl logs %s --previous to see why it exited, and fix the template", pod)
+		return fmt.Sprintf("run %s to see why it exited, and fix the template", o.kubectl("logs "+pod+" --previous"))
 	case "NotReady", "ContainersNotReady", "ReadinessGatesNotReady":
-		return fmt.Sprintf("its readiness probe fails: see kubectl logs %s; if it only needs longer to load, set a longer progress deadline", pod)
+		return fmt.Sprintf("its readiness probe fails: see %s; if it only needs longer to load, set a longer progress deadline", o.kubectl("logs "+pod))
 	case ReasonPodMissing, ReasonLeaderMissing:
 		return "a quota or an admission webhook may refuse its pods: see the events of its StatefulSet"
 	case ReasonTwoRevisions:
 		return "restore the template of its revision and restart the group, or promote the release"
 	case "Terminating":
-		return terminatingRemedy(pod)
+		return o.terminatingRemedy(pod)
 	case "":
 		return "its readiness probe flaps: fix it, or set a shorter min_ready"
 	default:
-		return fmt.Sprintf("see kubectl describe pod %s", pod)
+		return "see " + o.kubectl("describe pod "+pod)
 	}
 }
 

@@ -80,7 +80,8 @@ func awaitStartReplicas(o Observation) *Decision {
 	return &Decision{
 		State: pb.State_STATE_FAILED, Reason: ReasonStableShrunk,
 		Message: fmt.Sprintf("%s scaled %s to %s while the release had moved its load; the requests stay where they are until it has %d groups as "+
-			"at the beginning: run kubectl scale lws %[2]s --replicas=%[4]d", o.Stable.ScaledBy, o.Stable.Name, Counted(o.Stable.Replicas, "group", "groups"), want),
+			"at the beginning: run %s", o.Stable.ScaledBy, o.Stable.Name, Counted(o.Stable.Replicas, "group", "groups"), want,
+			o.kubectl(fmt.Sprintf("scale lws %s --replicas=%d", o.Stable.Name, want))),
 	}
 }
 

@@ -118,12 +118,23 @@ func (o Observation) objectName() string {
 	return fmt.Sprintf("%s %s/%s", kind, o.Key.Namespace, o.Stable.Name)
 }
 
-// inCommands returns how commands name the workload.
+// inCommands returns how commands of lockstep name the workload: with its namespace, since that of a kubeconfig may have one of the same name.
 func (o Observation) inCommands() string {
+	name := o.Stable.Name
 	if o.hasRoles() {
-		return "disaggregatedset/" + o.Stable.Name
+		name = "disaggregatedset/" + name
 	}
-	return o.Stable.Name
+	return name + " -n " + o.Key.Namespace
+}
+
+// kubectl returns a command for objects in the workload's namespace.
+func (o Observation) kubectl(command string) string {
+	return "kubectl -n " + o.Key.Namespace + " " + command
+}
+
+// kubectlDescribe returns the command that shows the workload with its events.
+func (o Observation) kubectlDescribe() string {
+	return o.kubectl("describe lws " + o.Stable.Name)
 }
 
 // Member returns the key of a role of a slice in [Bounds].
@@ -372,9 +383,9 @@ func (o Observation) lackedChild(revision string) (lacks, remedy string) {
 			}
 			others, confirm := o.namesOf(slice, revision), ""
 			if stable {
-				confirm = fmt.Sprintf("`kubectl annotate leaderworkersets%s lockstep.dev/deletable=true` and ", others)
+				confirm = fmt.Sprintf("`%s` and ", o.kubectl("annotate leaderworkersets"+others+" lockstep.dev/deletable=true"))
 			}
-			return lacks, fmt.Sprintf("%s, run %s`kubectl delete leaderworkersets%s`, and LeaderWorkerSet creates them all", when, confirm, others)
+			return lacks, fmt.Sprintf("%s, run %s`%s`, and LeaderWorkerSet creates them all", when, confirm, o.kubectl("delete leaderworkersets"+others))
 		}
 	}
 	return "", ""

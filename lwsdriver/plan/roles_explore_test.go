@@ -107,7 +107,7 @@ func (s roleState) lacks(r revision, role int) bool {
 // observe returns what is observed, before a request of the host.
 func (s roleState) observe(next ...Intent) Observation {
 	o := Observation{
-		Now: noon, Slices: int(s.slices), BoundsEnforced: true,
+		Key: scenarioKey, Now: noon, Slices: int(s.slices), BoundsEnforced: true,
 		Stable:  Workload{Name: "llm"},
 		History: histories, HistoryUnread: true, // it has every template, and is another test's
 	}

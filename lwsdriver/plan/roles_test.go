@@ -46,7 +46,7 @@ func rolesObservation(prefill, decode int) Observation {
 		return Child{Name: name, Role: role, Revision: revision, Replicas: n, Groups: roleGroups(name, n, ready)}
 	}
 	o := Observation{
-		Now: noon.Add(time.Hour), Roles: slices.Clone(rolesOf4and2), Slices: 1, BoundsEnforced: true,
+		Key: scenarioKey, Now: noon.Add(time.Hour), Roles: slices.Clone(rolesOf4and2), Slices: 1, BoundsEnforced: true,
 		Stable: Workload{Name: "llm", Revision: "new", Observed: true},
 		Children: []Child{
 			child("old", "prefill", 4, 4), child("old", "decode", 2, 2), child("new", "prefill", prefill, prefill), child("new", "decode", decode, decode),
@@ -369,8 +369,8 @@ func TestLackedChild(t *testing.T) {
 	}
 	const (
 		stable  = "revision old in slice 0: restore the template of revision old, and LeaderWorkerSet creates it"
-		waiting = "revision new in slice 0: if it stays away, run `kubectl delete leaderworkersets "
-		batch   = "revision new in slice 0: after an abort, run `kubectl delete leaderworkersets "
+		waiting = "revision new in slice 0: if it stays away, run `kubectl -n prod delete leaderworkersets "
+		batch   = "revision new in slice 0: after an abort, run `kubectl -n prod delete leaderworkersets "
 	)
 	for _, tt := range []struct {
 		name    string
@@ -410,8 +410,8 @@ func TestLackedChild(t *testing.T) {
 		o.Policy.ProgressDeadline = time.Minute
 		o.Children = slices.DeleteFunc(o.Children, func(c Child) bool { return c.Name == "llm-new-"+role })
 		d := reconcile(Judge(o))
-		if d.State != pb.State_STATE_FAILED || !strings.Contains(d.Message, ". After an abort, run `kubectl delete leaderworkersets llm-new-"+other+"`, and LeaderWorkerSet creates them all. The release") ||
-			strings.Contains(d.Message, "quota") || strings.Contains(d.Message, "kubectl describe pod") {
+		if d.State != pb.State_STATE_FAILED || !strings.Contains(d.Message, ". After an abort, run `kubectl -n prod delete leaderworkersets llm-new-"+other+"`, and LeaderWorkerSet creates them all. The release") ||
+			strings.Contains(d.Message, "quota") || strings.Contains(d.Message, "describe pod") {
 			t.Errorf("%s: %s %s: %s", role, d.State, d.Reason, d.Message)
 		}
 	}
@@ -553,7 +553,7 @@ func TestRolesDrainInOrder(t *testing.T) {
 	}
 	o.Children[0].Groups = []Group{stuckGroup("llm-old-prefill-3")}
 	if d := scaleDownStable(Judge(o)); !strings.Contains(d.Message, "pod llm-old-prefill-3: is being deleted on node n") ||
-		!strings.Contains(d.Remedy, "kubectl delete pod llm-old-prefill-3 --force") {
+		!strings.Contains(d.Remedy, "kubectl -n prod delete pod llm-old-prefill-3 --force") {
 		t.Errorf("what keeps the last old groups: %q, %q", d.Message, d.Remedy)
 	}
 }
@@ -600,7 +600,7 @@ func TestAbortLeavesLostGroups(t *testing.T) {
 			o.Record = &a.Record
 			continue
 		}
-		if d.Action != nil || d.State != pb.State_STATE_ROLLED_BACK || !strings.Contains(d.Message, "kubectl delete pod llm-new-prefill-0 --force") {
+		if d.Action != nil || d.State != pb.State_STATE_ROLLED_BACK || !strings.Contains(d.Message, "kubectl -n prod delete pod llm-new-prefill-0 --force") {
 			t.Errorf("at the end: %v, %s, %s", d.Action, d.State, d.Message)
 		}
 	}
@@ -633,8 +633,8 @@ func TestPolicyNamesRoles(t *testing.T) {
 		Drain: &pb.DrainPolicy{Roles: []string{"decode"}}, WarmUp: &pb.WarmUpPolicy{Roles: []string{"router"}},
 	}}
 	for want, o := range map[string]Observation{
-		`policy.role_order[1]: DisaggregatedSet /llm has no role "encode"; its roles: prefill, decode; policy.traffic.warm_up.roles[0]: `: rolesObservation(0, 0),
-		`policy.traffic.drain.roles[0]: LeaderWorkerSet /llm has no role "decode"; its roles: none`:                                       {Stable: Workload{Name: "llm"}},
+		`policy.role_order[1]: DisaggregatedSet prod/llm has no role "encode"; its roles: prefill, decode; policy.traffic.warm_up.roles[0]: `: rolesObservation(0, 0),
+		`policy.traffic.drain.roles[0]: LeaderWorkerSet /llm has no role "decode"; its roles: none`:                                           {Stable: Workload{Name: "llm"}},
 	} {
 		if err := errors.Join((Begin{Policy: policy}).Obstacles(o)...); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v, want %s", err, want)

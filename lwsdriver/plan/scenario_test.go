@@ -17,6 +17,7 @@ import (
 	"github.com/cockroachdb/datadriven"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/utils/ptr"
 
@@ -84,9 +85,10 @@ func TestScenarios(t *testing.T) {
 	}
 }
 
-// Users paste the commands of a message, and know values as a policy file has them.
+// Users paste the commands of a message, whatever namespace their kubeconfig has, and know values as a policy file has them.
 func TestMessagesOfScenarios(t *testing.T) {
 	wrong := regexp.MustCompile("(lockstep (undo|abort|disown)( -|[^ a-z]|$| (and|to|or) )|STYLE_[^U]|BLUE_PROMOTION|CAPABILITY_).*")
+	commands := regexp.MustCompile(`(kubectl |lockstep (?:abort|adopt|disown|promote|undo) [^ ]+ ?)(-n [a-z]|apply )?`)
 	paths, err := filepath.Glob("testdata/*.txt")
 	if err != nil {
 		t.Fatal(err)
@@ -98,8 +100,16 @@ func TestMessagesOfScenarios(t *testing.T) {
 		}
 		for line := range strings.Lines(string(text)) {
 			kind, message, _ := strings.Cut(line, ": ")
-			if found := wrong.FindString(message); found != "" && (kind == "message" || kind == "end") {
+			if kind != "message" && kind != "end" {
+				continue
+			}
+			if found := wrong.FindString(message); found != "" {
 				t.Errorf("%s: %q", path, found)
+			}
+			for _, command := range commands.FindAllStringSubmatch(message, -1) {
+				if command[2] == "" {
+					t.Errorf("%s: a command without a namespace: %q in %s", path, command[0], message)
+				}
 			}
 		}
 	}
@@ -145,6 +155,9 @@ func runScenarios(t *testing.T, path string) {
 		return describe(o, first)
 	})
 }
+
+// scenarioKey has the namespace of each workload in testdata and in small worlds.
+var scenarioKey = types.NamespacedName{Namespace: "prod", Name: "vllm"}
 
 var noon = time.Date(2026, 5, 4, 12, 0, 0, 0, time.UTC)
 
@@ -233,7 +246,7 @@ func parseObservation(text string) (o Observation, err error) {
 			err = fmt.Errorf("%v", p)
 		}
 	}()
-	o = Observation{Now: noon, Policy: record.Policy{Style: pb.Style_STYLE_CANARY, ProgressDeadline: record.DefaultProgressDeadline}}
+	o = Observation{Key: scenarioKey, Now: noon, Policy: record.Policy{Style: pb.Style_STYLE_CANARY, ProgressDeadline: record.DefaultProgressDeadline}}
 	last := &o.Stable
 	var routed *routing // it depends on groups that come after it
 	for _, raw := range strings.Split(text, "\n") {

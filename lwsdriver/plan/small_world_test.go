@@ -399,7 +399,7 @@ func init() {
 
 // observe returns what the observer does. The observation is valid until the next one.
 func (w *world) observe(s *state) Observation {
-	o := Observation{Now: noon, Record: w.recordOf(s), Stable: w.observeSet(&s.own, "vllm", 0)}
+	o := Observation{Key: scenarioKey, Now: noon, Record: w.recordOf(s), Stable: w.observeSet(&s.own, "vllm", 0)}
 	if o.Record != nil {
 		o.Policy = w.records.values[s.record].policy
 	}

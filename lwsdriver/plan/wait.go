@@ -247,7 +247,7 @@ func failExpired(o Observation, d Decision, since time.Time) Decision {
 	switch d.Wait {
 	case WaitCleanup:
 		d.Reason = ReasonCleanupDeadline
-		d.Message = "the deletion has lasted " + lasted + ". " + d.remedyOr("See kubectl describe of the object for its finalizers and events") +
+		d.Message = "the deletion has lasted " + lasted + ". " + d.remedyOr("See the finalizers and events of the object") +
 			continuationText(o, "that is deleted")
 	case WaitTraffic:
 		d.Reason = ReasonTrafficDeadline
@@ -259,7 +259,7 @@ func failExpired(o Observation, d Decision, since time.Time) Decision {
 		d.Reason = ReasonDeadline
 		d.Message = "no progress " + lasted
 		if d.Since.IsZero() {
-			d.Message += ". " + d.remedyOr("See the driver's log and kubectl describe lws "+o.Stable.Name) + continuationText(o, "that is repaired")
+			d.Message += ". " + d.remedyOr("See the driver's log and "+o.kubectlDescribe()) + continuationText(o, "that is repaired")
 		} else {
 			d.Message += d.Progress.diagnosis(o, d.Message)
 		}
@@ -301,9 +301,9 @@ func trafficRemedy(reason string) string {
 
 // awaitLWS returns a decision that waits for the LeaderWorkerSet controller.
 func (o Observation) awaitLWS(reason, message string, args ...any) *Decision {
-	return &Decision{Reason: reason, Message: fmt.Sprintf(message, args...), Remedy: fmt.Sprintf(
-		"Check that the LeaderWorkerSet controller runs (kubectl -n lws-system get pods), and whether its log and kubectl describe lws %s "+
-			"show an error: it never observes a change of volumeClaimTemplates, for example", o.Stable.Name)}
+	return &Decision{Reason: reason, Message: fmt.Sprintf(message, args...), Remedy: fmt.Sprintf("Check that the LeaderWorkerSet controller runs "+
+		"(kubectl -n lws-system get pods), and whether its log and %s "+
+		"show an error: it never observes a change of volumeClaimTemplates, for example", o.kubectlDescribe())}
 }
 
 // awaitGroups makes d wait for the groups of the release's goal. More than the tolerated number must be missing for the deadline to count from

@@ -216,7 +216,7 @@ func TestForcedRollback(t *testing.T) {
 	c := w.await("the rollback names the broken group", func(c *pb.BatchContext) bool {
 		return strings.Contains(c.GetMessage(), "uses up maxUnavailable 1")
 	})
-	w.mustContain(c.GetMessage(), "Group 0 (model-0), not ready since ", "lockstep abort model --force")
+	w.mustContain(c.GetMessage(), "Group 0 (model-0), not ready since ", "lockstep abort model -n "+w.namespace+" --force")
 	if n := w.groupsWith("v2"); n != 2 {
 		t.Errorf("%d groups are at v2, although the rollback is blocked", n)
 	}

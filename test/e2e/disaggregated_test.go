@@ -399,7 +399,7 @@ func TestDisaggregatedReleased(t *testing.T) {
 	if now := s.Leaders("v1"); !maps.Equal(now, stable) {
 		t.Errorf("the leaders of the stable revision were %v and are %v", stable, now)
 	}
-	if c := s.awaitState(pb.State_STATE_ROLLED_BACK, ""); !strings.Contains(c.GetMessage(), "run `lockstep undo disaggregatedset/llm --to-revision "+c.GetStableRevision()+"`") {
+	if c := s.awaitState(pb.State_STATE_ROLLED_BACK, ""); !strings.Contains(c.GetMessage(), "run `lockstep undo disaggregatedset/llm -n "+s.namespace+" --to-revision "+c.GetStableRevision()+"`") {
 		t.Errorf("the abort does not say how the template is withdrawn: %s", c.GetMessage())
 	}
 
@@ -879,7 +879,8 @@ func TestDisaggregatedEmptied(t *testing.T) {
 		s.awaitState(pb.State_STATE_HOLDING, "NewRevisionWaits")
 		s.scale(2, 1)
 		c := s.awaitState(pb.State_STATE_HOLDING, "ChildMissing")
-		for _, command := range []string{"lockstep undo disaggregatedset/llm --to-revision " + stable, "lockstep disown disaggregatedset/llm"} {
+		named := "disaggregatedset/llm -n " + s.namespace
+		for _, command := range []string{"lockstep undo " + named + " --to-revision " + stable, "lockstep disown " + named} {
 			if !strings.Contains(c.GetMessage(), command) {
 				t.Errorf("%s does not name %s", c.GetMessage(), command)
 			}

@@ -455,7 +455,7 @@ func (c *courseRun) finish() error {
 }
 
 // halfCreated finds the children that the user is to delete.
-var halfCreated = regexp.MustCompile("`kubectl delete leaderworkersets ([^`]+)`")
+var halfCreated = regexp.MustCompile("`kubectl -n [^ ]+ delete leaderworkersets ([^`]+)`")
 
 // remove deletes children of a DisaggregatedSet as a user does.
 func (c *courseRun) remove(children []string) error {

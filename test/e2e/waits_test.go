@@ -72,7 +72,7 @@ func TestWaitLeftoverPod(t *testing.T) {
 		t.Errorf("a release begins while the canary terminates: %v", err)
 	}
 	c := w.awaitState(pb.State_STATE_ROLLED_BACK)
-	w.mustContain(c.GetMessage(), canary+" receives no requests", "pod "+pod+": is being deleted on node ", "force the deletion (kubectl delete pod "+pod+" --force)")
+	w.mustContain(c.GetMessage(), canary+" receives no requests", "pod "+pod+": is being deleted on node ", "force the deletion (kubectl -n "+w.namespace+" delete pod "+pod+" --force)")
 
 	if _, err := w.tryInitialize("r2", p); err != nil {
 		t.Fatal(err)
