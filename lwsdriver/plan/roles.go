@@ -134,6 +134,9 @@ func (o Observation) kubectl(command string) string {
 
 // kubectlDescribe returns the command that shows the workload with its events.
 func (o Observation) kubectlDescribe() string {
+	if o.hasRoles() {
+		return o.kubectl("describe disaggregatedset " + o.Stable.Name)
+	}
 	return o.kubectl("describe lws " + o.Stable.Name)
 }
 

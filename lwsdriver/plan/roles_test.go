@@ -558,6 +558,18 @@ func TestRolesDrainInOrder(t *testing.T) {
 	}
 }
 
+// While LWS does not observe a set, the remedy names the set, and no LeaderWorkerSet of its name.
+func TestUnobservedSet(t *testing.T) {
+	t.Parallel()
+	o := rolesObservation(0, 0)
+	o.Stable.Revision, o.Record.Release.UpdateRevision = "", ""
+	o.Policy.ProgressDeadline = time.Minute
+	o.Waiting = Waiting{For: o.askedFor(), Since: o.Now.Add(-time.Hour)}
+	if d := reconcile(Judge(o)); d.State != pb.State_STATE_FAILED || !strings.Contains(d.Message, "and kubectl -n prod describe disaggregatedset llm show an error. The release") {
+		t.Errorf("%s, %s: %s", d.State, d.Reason, d.Message)
+	}
+}
+
 // stuckGroup is a group whose leader is being deleted on a node that is lost.
 func stuckGroup(leader string) Group {
 	return Group{Leader: leader, Pod: leader, Revision: "lws", Terminating: true, Pods: 1, Reason: reasonTerminating, Message: "is being deleted on node n", LostAt: noon}

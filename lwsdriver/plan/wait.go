@@ -301,9 +301,12 @@ func trafficRemedy(reason string) string {
 
 // awaitLWS returns a decision that waits for the LeaderWorkerSet controller.
 func (o Observation) awaitLWS(reason, message string, args ...any) *Decision {
-	return &Decision{Reason: reason, Message: fmt.Sprintf(message, args...), Remedy: fmt.Sprintf("Check that the LeaderWorkerSet controller runs "+
-		"(kubectl -n lws-system get pods), and whether its log and %s "+
-		"show an error: it never observes a change of volumeClaimTemplates, for example", o.kubectlDescribe())}
+	d := &Decision{Reason: reason, Message: fmt.Sprintf(message, args...), Remedy: fmt.Sprintf("Check that the LeaderWorkerSet controller runs "+
+		"(kubectl -n lws-system get pods), and whether its log and %s show an error", o.kubectlDescribe())}
+	if !o.hasRoles() {
+		d.Remedy += ": it never observes a change of volumeClaimTemplates, for example"
+	}
+	return d
 }
 
 // awaitGroups makes d wait for the groups of the release's goal. More than the tolerated number must be missing for the deadline to count from
