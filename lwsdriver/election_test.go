@@ -17,6 +17,7 @@ import (
 
 	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/fakes"
 
+	"github.com/prometheus/client_golang/prometheus"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -40,7 +41,7 @@ func leaseRequests(core *fake.Clientset) (verbs []string) {
 	return verbs
 }
 
-// A driver whose caches can't be filled, or not watched, makes no request for the Lease, and its readiness names the cause.
+// A driver whose caches can't be filled, or not watched, makes no request for the Lease, and its readiness names the cause. Its metric is 0.
 func TestCampaignRequiresFilledCaches(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
@@ -65,7 +66,8 @@ func TestCampaignRequiresFilledCaches(t *testing.T) {
 				t.Fatal(err)
 			}
 			e := &election{lock: lock, log: slog.New(slog.DiscardHandler), elected: make(chan struct{})}
-			b := newFixtureWith(t, Options{election: e}, core, lwstest.NoRoutes(), lwstest.Unrecorded())
+			registry := prometheus.NewPedanticRegistry()
+			b := newFixtureWith(t, Options{election: e, Metrics: registry}, core, lwstest.NoRoutes(), lwstest.Unrecorded())
 			var broken atomic.Bool
 			broken.Store(true)
 			test.prevent(core, &broken)
@@ -74,8 +76,14 @@ func TestCampaignRequiresFilledCaches(t *testing.T) {
 			if got := leaseRequests(core); len(got) > 0 {
 				t.Errorf("requests for the Lease without filled caches: %v", got)
 			}
+			if got := readyMetric(t, registry); got != 0 {
+				t.Errorf("lockstep_ready is %v", got)
+			}
 			broken.Store(false)
 			b.eventually("the driver leads", b.Synced)
+			if got := readyMetric(t, registry); got != 1 {
+				t.Errorf("lockstep_ready is %v once the driver leads", got)
+			}
 			if got := leaseRequests(core); len(got) < 2 || got[0] != "get" || got[1] != "create" {
 				t.Errorf("requests for the Lease: %v, want a get and a create first", got)
 			}

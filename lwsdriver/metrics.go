@@ -16,7 +16,7 @@ import (
 )
 
 // releaseMetrics collects the state of each adopted workload when it is scraped, from the caches: one observation per workload, and no
-// request to the API server. A standby collects nothing, so that a workload has one series.
+// request to the API server. A standby collects no workload, so that each has one series.
 type releaseMetrics struct{ driver *Driver }
 
 // observed is what a workload's metrics are computed from: what CalculateBatchContext returns, and what it was computed from.
@@ -31,6 +31,9 @@ type releaseGauge struct {
 	// value returns false if the workload has no such value.
 	value func(observed) (float64, bool)
 }
+
+var driverReady = prometheus.NewDesc("lockstep_ready", "1 while the driver works on releases and serves calls. 0 while its caches are not filled, or another "+
+	"driver leads.", nil, nil)
 
 var releaseState = newDesc("release_state", "1 for the state of the release in progress, or of the last one.", "state", "reason")
 
@@ -102,6 +105,7 @@ func timestampGauge(name, help string, of func(observed) *timestamppb.Timestamp)
 
 // Describe implements prometheus.Collector.
 func (releaseMetrics) Describe(to chan<- *prometheus.Desc) {
+	to <- driverReady
 	to <- releaseState
 	for _, g := range releaseGauges {
 		to <- g.desc
@@ -112,8 +116,10 @@ func (releaseMetrics) Describe(to chan<- *prometheus.Desc) {
 func (m releaseMetrics) Collect(to chan<- prometheus.Metric) {
 	d := m.driver
 	if !d.Synced() {
+		to <- prometheus.MustNewConstMetric(driverReady, prometheus.GaugeValue, 0)
 		return
 	}
+	to <- prometheus.MustNewConstMetric(driverReady, prometheus.GaugeValue, 1)
 	for _, key := range d.engine.Observer.Held() {
 		if !d.engine.Covers(key) {
 			continue

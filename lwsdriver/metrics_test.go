@@ -198,3 +198,18 @@ func scrape(t *testing.T, registry *prometheus.Registry) map[string]float64 {
 	}
 	return values
 }
+
+// readyMetric returns the value of lockstep_ready, or -1 without it.
+func readyMetric(t *testing.T, registry *prometheus.Registry) float64 {
+	t.Helper()
+	families, err := registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, family := range families {
+		if family.GetName() == "lockstep_ready" {
+			return family.GetMetric()[0].GetGauge().GetValue()
+		}
+	}
+	return -1
+}
