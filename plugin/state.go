@@ -92,6 +92,9 @@ func NameOf(ref *pb.WorkloadRef) string {
 	return ref.GetName()
 }
 
+// InCommands returns how commands of lockstep name a workload: with its namespace, since that of a kubeconfig may have one of the same name.
+func InCommands(ref *pb.WorkloadRef) string { return NameOf(ref) + " -n " + ref.GetNamespace() }
+
 // IsSet reports whether a name from NameFor is that of a DisaggregatedSet.
 func IsSet(name string) bool { return strings.HasPrefix(name, setPrefix) }
 

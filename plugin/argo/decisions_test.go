@@ -40,6 +40,7 @@ func TestDecisions(t *testing.T) {
 			case "plan":
 				return describeMove(t, planMove(target, c))
 			case "held":
+				c.Workload = target.Ref
 				return heldFor(s.facts, c) + "\n"
 			default:
 				d.Fatalf(t, "unknown command %q", d.Cmd)

@@ -94,7 +94,7 @@ type Facts struct {
 func ReadFacts(ro *v1alpha1.Rollout) Facts {
 	f := Facts{
 		Namespace: ro.Namespace, Name: ro.Name, UID: string(ro.UID),
-		Owner: ownerPrefix + ro.Namespace + "/" + ro.Name, Retry: "kubectl argo rollouts retry rollout " + ro.Name,
+		Owner: ownerPrefix + ro.Namespace + "/" + ro.Name, Retry: "kubectl argo rollouts retry rollout " + ro.Name + " -n " + ro.Namespace,
 		Number: cmp.Or(ro.Annotations[annotationNumber], "0"),
 		Hash:   ro.Status.CurrentPodHash, Stable: ro.Status.StableRS,
 		Abort: ro.Status.Abort, PromoteFull: ro.Status.PromoteFull,

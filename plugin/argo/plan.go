@@ -84,7 +84,7 @@ func trackRevisions(f Facts, c *pb.BatchContext) move {
 			want.seen = template
 			if isUnreleased(f, c) {
 				want.template, why = want.restarted(), fmt.Sprintf("Argo considers revision %s stable, but nothing asked for its release: "+
-					"the Rollout starts over at its first step. To release it without steps: kubectl argo rollouts promote %s --full", template, f.Name)
+					"the Rollout starts over at its first step. To release it without steps: kubectl argo rollouts promote %s -n %s --full", template, f.Name, f.Namespace)
 			}
 		}
 	}
@@ -139,10 +139,10 @@ func heldFor(f Facts, c *pb.BatchContext) string {
 	case plugin.InFlight(c) && !f.Skipped, plugin.Ending(c), !plugin.Waits(c), c.GetTemplateRevision() == "", f.Stable != f.Hash && f.Current:
 		return ""
 	case f.Observed && !f.Current:
-		return waits + ": Argo has not processed the Rollout's template, see kubectl argo rollouts get rollout " + f.Name
+		return waits + ": Argo has not processed the Rollout's template, see kubectl argo rollouts get rollout " + f.Name + " -n " + f.Namespace
 	case f.Skipped:
 		return fmt.Sprintf("%s: Argo has skipped the steps of %s, which its ConfigMap argo-rollouts-config disables. Enable it, restart Argo's controller, "+
-			"and change the template to release it. To release it without steps: lockstep release %s", waits, PluginName, plugin.NameOf(c.GetWorkload()))
+			"and change the template to release it. To release it without steps: lockstep release %s", waits, PluginName, plugin.InCommands(c.GetWorkload()))
 	case own && id.Hash == f.Hash:
 		return fmt.Sprintf("%s: release %s was rolled back after Argo had considered the template stable. Change the template to release again", waits, c.GetReleaseId())
 	default:

@@ -183,7 +183,7 @@ func disownRelease(g Goal, c *pb.BatchContext) Move {
 	case plugin.Waits(c):
 		return Move{Outcome: Held, Why: fmt.Sprintf("the workload stays under hold: its template (revision %s) waits, and LeaderWorkerSet would roll it "+
 			"out at once. Release it, or restore the template of revision %s, and then: lockstep disown %s",
-			template, plugin.Serving(c), plugin.NameOf(g.Workload))}
+			template, plugin.Serving(c), plugin.InCommands(g.Workload))}
 	}
 	return callMove(&pb.DisownRequest{Workload: g.Workload, TemplateRevision: template}, "disowning the workload: "+g.Why)
 }

@@ -271,7 +271,7 @@ func goalOf(v View) converge.Goal {
 		g.Kind, g.Revision, g.Why = converge.Promote, template, "all steps of the Rollout are complete: completing the release"
 	case gone && inFlight:
 		g.Why = fmt.Sprintf("the partition was removed, but no Rollout has completed its steps for revision %s: to complete the release, "+
-			"lockstep promote %s --force; to roll it back, lockstep abort %[2]s --force", template, nameOf(t))
+			"lockstep promote %s --force; to roll it back, lockstep abort %[2]s --force", template, plugin.InCommands(refOf(t)))
 	case gone:
 		g.Why = waitsFor(v)
 	default:
@@ -302,11 +302,11 @@ func goalOf(v View) converge.Goal {
 
 // waitsFor returns what a template waits for that no Rollout is in progress with.
 func waitsFor(v View) string {
-	template, name := v.Context.GetTemplateRevision(), nameOf(v.Target)
+	template, name := v.Context.GetTemplateRevision(), plugin.InCommands(refOf(v.Target))
 	switch {
 	case v.Evidence.leftOver():
-		return fmt.Sprintf("revision %s waits: BatchRelease %s has ended and is still there, so that Kruise begins no other: kubectl delete batchrelease %[2]s",
-			template, v.Evidence.BatchRelease.GetName())
+		return fmt.Sprintf("revision %s waits: BatchRelease %s has ended and is still there, so that Kruise begins no other: "+
+			"kubectl -n %[3]s delete batchrelease %[2]s", template, v.Evidence.BatchRelease.GetName(), v.Target.Namespace)
 	case v.templateDue():
 		return fmt.Sprintf("revision %s waits: a Rollout of this target that is not disabled begins its release, or lockstep release %s", template, name)
 	default:
