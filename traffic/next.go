@@ -40,6 +40,11 @@ func Next(s Setup, d Desired, w World) (*Write, error) {
 			return noWrite()
 		}
 	}
+	if !d.HandedOver && d.Weight > 0 && w.handedOver(s) {
+		if write, err := returnRequests(s, d, w); write != nil || err != nil || !acceptedByGateways(s, d, w) {
+			return write, err
+		}
+	}
 	for _, step := range []func(Setup, Desired, World) (*Write, error){
 		// shrinkShare comes before every step that can fail on a missing or foreign object, so that none of these keeps a share.
 		shrinkShare, isolateStable, ensureCanaryService, ensureCanaryPool, checkSupported, growShare, cleanUp, removeIsolation, relinquish,
@@ -74,6 +79,17 @@ func handOver(s Setup, d Desired, w World) (*Write, error) {
 	// Requests may still use the canary's Service although no share is desired any more.
 	d.Isolated = true
 	return isolateStable(s, d, w)
+}
+
+// returnRequests sends the canary's share from the stable Service, which a handover has given the canary's leaders, to the canary's Service: before
+// the stable one selects the stable leaders again.
+func returnRequests(s Setup, d Desired, w World) (*Write, error) {
+	for _, step := range []func(Setup, Desired, World) (*Write, error){ensureCanaryService, ensureCanaryPool, checkSupported, growShare} {
+		if write, err := step(s, d, w); write != nil || err != nil {
+			return write, err
+		}
+	}
+	return noWrite()
 }
 
 // isolateStable pins the stable Service, and then the stable pool.

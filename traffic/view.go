@@ -5,6 +5,7 @@ package traffic
 
 import (
 	"fmt"
+	"slices"
 
 	"google.golang.org/grpc/status"
 
@@ -18,6 +19,8 @@ type Facts struct {
 	Prepared bool
 	// Isolated: the stable Service and pool select leaders of the stable side only.
 	Isolated bool
+	// HandedOver: the stable Service or pool selects leaders of the canary only.
+	HandedOver bool
 	// Weight is the canary's share in the routes and Ingresses, in percent: the largest of all.
 	Weight int
 	// StableEndpoints and CanaryEndpoints are the ready endpoints of the two Services.
@@ -102,7 +105,7 @@ const (
 // factsOf returns the facts about a world.
 func factsOf(s Setup, w World) Facts {
 	return Facts{
-		Prepared: w.prepared(s), Isolated: w.isolated(s, Desired{Isolated: true}), Weight: w.canaryWeight(s),
+		Prepared: w.prepared(s), Isolated: w.isolated(s, Desired{Isolated: true}), HandedOver: w.handedOver(s), Weight: w.canaryWeight(s),
 		StableEndpoints: len(w.StableReady), CanaryEndpoints: len(w.CanaryReady), StablePods: w.StableReady, CanaryPods: w.CanaryReady,
 		CanaryBroken: w.canaryBroken(s),
 	}
@@ -142,6 +145,13 @@ func Look(s Setup, d Desired, w World) View {
 func (w World) isolated(s Setup, d Desired) bool {
 	return w.Stable != nil && serviceSelector(w.Stable).isolated(s.pin(KindService, d)) &&
 		(s.Policy.Pool == nil || w.StablePool != nil && poolSelector(w.StablePool).isolated(s.pin(KindInferencePool, d)))
+}
+
+// handedOver reports whether the stable Service or pool selects leaders of the canary only.
+func (w World) handedOver(s Setup) bool {
+	return slices.ContainsFunc(w.selectors(), func(sel selector) bool {
+		return sel.isolated(s.pin(sel.of.Kind, Desired{HandedOver: true})) && !sel.isolated(s.pin(sel.of.Kind, Desired{}))
+	})
 }
 
 func (w World) prepared(s Setup) bool {
