@@ -11,23 +11,25 @@ import (
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 )
 
-// From every moment of a release of a DisaggregatedSet, an abort returns the requests by one write of each route, as long as no stable unit was
-// removed: no other write comes before. Where units are replaced, a unit that is about to leave first gets its bounds and its label back, and those
-// that have left return one after another. Want are the most writes by the number of units that were removed.
+// From every moment of a release of a DisaggregatedSet until it is promoted, an abort returns the requests by one write of each route, or of the
+// Service that a promotion has given the new units, as long as no stable unit was removed: no other write comes before. Both are written while a
+// promotion moves the requests from one to the other. Where units are replaced, a unit that is about to leave first gets its bounds and its label back,
+// and those that have left return one after another. Those that a promotion has removed return by their bounds and the stable template. Want are the
+// most writes by the number of units that were removed.
 func TestWritesOfAbort(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
 		world string
 		want  []int
 	}{
-		{"style=CANARY prefill=4 decode=2", []int{1}},
-		{"style=CANARY prefill=2 decode=1 slices=2", []int{1}},
-		{"style=CANARY prefill=2 decode=1 unrouted", []int{0}},
-		{"style=BLUE_GREEN prefill=1 decode=2", []int{1}},
-		{"style=PARTITION prefill=1 decode=2 surge=1/2", []int{1}}, // its only unit stays until the promotion
-		{"style=PARTITION prefill=3 decode=3 unavailable=1", []int{2, 12, 20}},
-		{"style=PARTITION prefill=3 decode=3 surge=2", []int{3, 13, 20}},
-		{"style=PARTITION prefill=4 decode=2 surge=1 unrouted", []int{0, 5, 12, 15}},
+		{"style=CANARY prefill=4 decode=2", []int{2, 0, 0, 0, 3}},
+		{"style=CANARY prefill=2 decode=1 slices=2", []int{2, 0, 3, 0, 5}},
+		{"style=CANARY prefill=2 decode=1 unrouted", []int{0, 0, 3}},
+		{"style=BLUE_GREEN prefill=1 decode=2", []int{2, 3}},
+		{"style=PARTITION prefill=1 decode=2 surge=1/2", []int{2, 7}},
+		{"style=PARTITION prefill=3 decode=3 unavailable=1", []int{2, 12, 22, 32}},
+		{"style=PARTITION prefill=3 decode=3 surge=2", []int{3, 13, 21, 23}},
+		{"style=PARTITION prefill=4 decode=2 surge=1 unrouted", []int{0, 5, 12, 16, 18}},
 	} {
 		t.Run(tt.world, func(t *testing.T) {
 			t.Parallel()

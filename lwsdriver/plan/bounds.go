@@ -220,7 +220,7 @@ func (o Observation) roleAction(action Action) Action {
 		// Another client has removed the update revision. Bounded again, its groups leave in order.
 		return o.boundsAction(*b, "bound the children of "+o.Stable.Name)
 	}
-	tooLow := b != nil && o.Bounds != nil && anyFewer(b.Min, o.Bounds.Min) // LWS could still remove groups that are to stay
+	tooLow := b != nil && o.Bounds != nil && b.Stable == o.Bounds.Stable && anyFewer(b.Min, o.Bounds.Min) // LWS could still remove groups that are to stay
 	raise := SetBounds{Bounds: ptr.Deref(b, Bounds{}), Why: "keep the groups that requests return to"}
 	switch a := action.(type) {
 	case SetStable:
@@ -243,6 +243,10 @@ func (o Observation) roleAction(action Action) Action {
 			b.lowerLast(o)
 		}
 		return o.boundsAction(*b, a.Why)
+	case RestoreTemplate:
+		if tooLow && o.rollsBack() {
+			return raise // LWS creates the children within them
+		}
 	case SetTraffic:
 		if b != nil && o.Bounds != nil && b.Routes != "" && b.Routes != o.Bounds.Routes {
 			return SetBounds{Bounds: *b, Why: "note that release " + b.Routes + " routes the requests of " + o.Stable.Name}

@@ -63,7 +63,7 @@ func (o Observation) handsOver() bool {
 	return o.release() != nil && o.hasRoles() || o.switchesSets() && o.Policy.Adopt
 }
 
-// handingOver reports whether the handover has begun, so that a rollback is no longer possible.
+// handingOver reports whether the handover has begun. Only that of a DisaggregatedSet can still be rolled back.
 func (o Observation) handingOver() bool {
 	return o.release() != nil && o.Record.Release.Phase == record.HandingOver
 }
@@ -81,8 +81,8 @@ func requestsToSecondSet() traffic.Desired { return traffic.Desired{HandedOver: 
 // that received them are gone, nothing of the release is left on the user's objects.
 func (o Observation) requestsHandedOver() traffic.Desired {
 	d := requestsToSecondSet()
-	if !o.stableDrained() || o.Traffic == nil {
-		return d
+	if !o.stableDrained() || o.Traffic == nil || o.hasRoles() {
+		return d // a set has nothing to transfer: the routing of its next revision is restored once it is promoted
 	}
 	// A gateway that still splits would lead requests to a Service that is deleted.
 	if v := o.Traffic.Look(d); v.Weight > 0 || v.Prepared && !v.Withdrawn {
@@ -152,6 +152,11 @@ func advanceHandover(o Observation, s Progress) Decision {
 		}
 	}
 	want := o.requestsHandedOver()
+	if o.replacesUnits() { // the stable Service selects by the label, also those that take the place of the last old ones
+		if d := labelLeaders(o, *c, n, false); d != nil {
+			return *d
+		}
+	}
 	v, d := reconcileTraffic(o, want)
 	switch {
 	case d != nil:

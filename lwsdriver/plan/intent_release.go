@@ -380,6 +380,9 @@ func (b RollBack) decide(o Observation) (Decision, error) {
 	case record.CleaningUp, record.RollingBack:
 		return b.addForce(o), nil
 	case record.HandingOver, record.Promoted:
+		if o.handingOver() && o.hasRoles() {
+			break // the object stays, and LWS creates its children again
+		}
 		return Decision{}, drivererr.New(pb.ErrorReason_ERROR_REASON_RELEASE_FINALIZED,
 			"release %q of %s is promoted: revision %s serves. To go back, release the old template: `lockstep undo %s` restores it once the promotion is over",
 			r.ID, o.objectName(), r.UpdateRevision, o.inCommands())
@@ -395,6 +398,6 @@ func (b RollBack) decide(o Observation) (Decision, error) {
 
 // rollBackNow records the intent to roll back, and sets the hold.
 func rollBackNow(o Observation) SetStable {
-	next := withRelease(o, func(r *record.Release) { r.Phase = o.rollbackPhase() })
+	next := withRelease(o, func(r *record.Release) { r.Phase, r.Successor, r.Groups = o.rollbackPhase(), "", 0 })
 	return SetStable{Record: next, Rolling: ptr.To(o.holdWithSurge()), SaveTemplate: o.lostStable() && o.canSaveTemplate(), Why: "roll back release " + next.Release.ID}
 }

@@ -69,11 +69,7 @@ func rollBack(o Observation, s Progress) Decision {
 	if d := cmp.Or(restorePartition(o), awaitWithdrawnInPlace(o)); d != nil {
 		return *d
 	}
-	// Requests that the stable groups can't take yet must not keep these from being repaired.
-	if _, d := reconcileTraffic(o, Requests(o)); d != nil && limitShares(o, d.Action) == nil {
-		return *d
-	}
-	if d := repairAdded(o); d != nil {
+	if d := cmp.Or(returnRequests(o), repairAdded(o)); d != nil {
 		return *d
 	}
 	switch {

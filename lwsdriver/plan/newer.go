@@ -29,7 +29,7 @@ func newerText(o Observation) string {
 	r := o.release()
 	text := fmt.Sprintf("the record of %s was written by a newer driver, with %s: run that driver", o.Stable.Name, o.newerDetail())
 	switch {
-	case r != nil && r.Phase.Unfinished() && r.Phase != record.HandingOver: // a handover has no way back
+	case r != nil && r.Phase.Unfinished() && (r.Phase != record.HandingOver || o.hasRoles()): // that of a LeaderWorkerSet has no way back
 		return text + fmt.Sprintf(", or roll release %s back (lockstep abort %s)", r.ID, o.inCommands())
 	case !InFlight(o):
 		return text + ", or disown the workload and adopt it again"

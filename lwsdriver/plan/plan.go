@@ -98,7 +98,7 @@ func decide(o Observation, s Progress) Decision {
 			Message: Counted(updated, "group runs", "groups run") + " revision " + r.UpdateRevision + roles,
 		}))
 	case record.RollingBack:
-		if o.replacesUnits() {
+		if o.hasRoles() {
 			return returnUnits(o, s)
 		}
 		return rollBack(o, s)
@@ -197,8 +197,8 @@ func rolledBack(o Observation) Decision {
 		State: pb.State_STATE_ROLLED_BACK, Reason: ReasonRolledBack,
 		Message: fmt.Sprintf("the groups of %s are at revision %s%s", o.Stable.Name, r.StableRevision, o.exceptGivenUp()),
 	}
-	if o.lacksChild(r.StableRevision) {
-		return Decision{State: pb.State_STATE_FAILED, Reason: ReasonStableShrunk, Message: fmt.Sprintf("revision %s of %s can't return", r.StableRevision, o.Stable.Name)}
+	if failed := failLacking(o); failed != nil {
+		return *failed
 	}
 	if now := o.Stable.Revision; now != "" && now == r.UpdateRevision && now != r.StableRevision {
 		d.Message += fmt.Sprintf("; its template still asks for %s, which waits under the hold; to withdraw it, %s", now, o.howToRestore(r.StableRevision))

@@ -450,6 +450,15 @@ func restoreChildren(o Observation) *Decision {
 	}
 }
 
+// failLacking fails a rollback that lacks stable children which LeaderWorkerSet does not create. Nil means that it lacks none.
+func failLacking(o Observation) *Decision {
+	stable := o.release().StableRevision
+	if !o.lacksChild(stable) {
+		return nil
+	}
+	return &Decision{State: pb.State_STATE_FAILED, Reason: ReasonStableShrunk, Message: fmt.Sprintf("revision %s of %s can't return", stable, o.Stable.Name)}
+}
+
 // anyChild reports whether a slice has a child of which f is true.
 func (o Observation) anyChild(slice int, f func(Child) bool) bool {
 	return slices.ContainsFunc(o.Children, func(c Child) bool { return c.Slice == slice && f(c) })

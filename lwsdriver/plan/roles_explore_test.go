@@ -489,7 +489,10 @@ func (s roleState) decides(o Observation, a ask) (step *roleStep, err error) {
 		o = s.observe(a.i)
 	}
 	d, err := Decide(o, a.i)
+	_, aborts := a.i.(RollBack)
 	switch {
+	case err != nil && aborts && phaseOf(o.release()).Unfinished():
+		return nil, fmt.Errorf("%s, and is refused in phase %q: %w", a.by, phaseOf(o.release()), err)
 	case err != nil && a.i != nil:
 		return step, nil // it is refused
 	case d.Reason == ReasonInvariantViolation:
@@ -823,6 +826,7 @@ func (s roleState) breach(o Observation, step roleStep) string {
 			continue // the user has removed it
 		}
 		switch had := *s.at(r, m); {
+		case r == stable && wasReleased(before, m, phase):
 		case r == stable && !shifts && c.replicas < had.replicas && c.replicas < s.counted(before, m) && phase != record.HandingOver && phase != record.Promoted:
 			return fmt.Sprintf("%s of the stable revision loses groups in phase %q", m, phase)
 		case r != stable && r != update && c.replicas > had.replicas:
@@ -847,6 +851,11 @@ func (s roleState) breach(o Observation, step roleStep) string {
 		}
 	}
 	return ""
+}
+
+// wasReleased reports whether a promotion has let the last stable groups of a member go, and no write of bounds has kept them since it is rolled back.
+func wasReleased(b Bounds, m roleMember, phase record.Phase) bool {
+	return phase == record.RollingBack && b.Min[m.String()] == 0
 }
 
 // placesForUnits returns how many units of a slice may be replaced before the promotion.
@@ -976,7 +985,7 @@ func (s roleState) breachOfShift(o Observation, step roleStep, stable, update re
 				return fmt.Sprintf("%s: the driver leaves %d ready groups of both revisions, of %d", m, left, s.wanted[i])
 			}
 		}
-		if is.replicas < was.replicas && phase != record.HandingOver && phase != record.Promoted && m.slice < int(s.slices) {
+		if is.replicas < was.replicas && phase != record.HandingOver && phase != record.Promoted && m.slice < int(s.slices) && !wasReleased(*boundsRead.of(s.bounds), m, phase) {
 			if is.replicas == 0 && counted[i] > 0 {
 				return fmt.Sprintf("%s of the stable revision loses its last group in phase %q", m, phase)
 			}

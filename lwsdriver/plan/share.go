@@ -128,7 +128,7 @@ func (o Observation) shareFor(planned int) share {
 	if o.replacesUnits() { // old units that may go don't carry their share again
 		s.limits.stable = min(stable.ready, o.stayingUnits())
 		stableCarries := 100 * s.limits.stable / max(n, 1)
-		s.effective = max(s.effective, min(o.Traffic.Facts().Weight, 100-stableCarries))
+		s.effective = max(s.effective, min(o.canaryWeight(), 100-stableCarries))
 	}
 	// Blue-green promises that two revisions never serve together.
 	if o.oneSetServes() && s.effective < s.requested {
@@ -351,7 +351,7 @@ func explainShare(o Observation, d Decision) Decision {
 
 // checkShare: no write raises the share of the update revision above what its groups can carry.
 func checkShare(o Observation, a SetTraffic) error {
-	if a.Desired.Weight <= o.Traffic.Facts().Weight {
+	if a.Desired.Weight <= o.canaryWeight() {
 		return nil
 	}
 	s := o.currentShare()

@@ -45,11 +45,11 @@ func (o Observation) shiftsBack() bool {
 }
 
 // rollbackPhase returns the phase in which a rollback begins. RollingBack restores groups that batches, a promotion or a start from 0 groups have
-// updated.
+// updated or removed.
 func (o Observation) rollbackPhase() record.Phase {
 	promotionUpdated := o.Record.Release.Phase != record.Progressing && !o.stableUnchanged()
 	startUpdated := o.lostStable() && !o.hasRoles()
-	if o.replacesUnits() || o.inPlace() || promotionUpdated || startUpdated {
+	if o.replacesUnits() || o.inPlace() || promotionUpdated || startUpdated || o.drainsRoles() {
 		return record.RollingBack
 	}
 	return record.CleaningUp
@@ -257,7 +257,10 @@ func (o Observation) stepSlice(b Bounds, slice, units int, leaving []Group) {
 	surgeAllows := func(r Role) int {
 		return max(had(r), r.Replicas+r.MaxSurge-max(o.stableGroups(slice, r), o.groupsOf(slice, b.Stable, r)))
 	}
-	fits := o.unitsOf(surgeAllows)
+	fits := 0 // no unit starts on the way back
+	if !o.shiftsBack() {
+		fits = o.unitsOf(surgeAllows)
+	}
 	for _, r := range o.Roles {
 		entry := r.Name == o.entryRole().Name
 		switch {
@@ -418,7 +421,7 @@ func labelStable(o Observation) *Decision {
 // it never grows.
 func (o Observation) shiftedShare(planned int) int {
 	if o.shiftsBack() {
-		return min(o.weightOf(planned), o.Traffic.Facts().Weight)
+		return min(o.weightOf(planned), o.canaryWeight())
 	}
 	return o.weightOf(planned)
 }
@@ -436,6 +439,9 @@ func shiftBack(o Observation, s Progress) *Decision {
 	}
 	d := advanceCanary(o, s)
 	d.State = o.stateByPhase()
+	if failed := failLacking(o); failed != nil && (d.Action == nil || o.roleAction(d.Action) == nil) {
+		return failed
+	}
 	if d.Action == nil && c.Replicas == s.Planned {
 		d = awaitGroups(s, Decision{
 			Reason: ReasonRestarting,
@@ -447,10 +453,17 @@ func shiftBack(o Observation, s Progress) *Decision {
 	return &d
 }
 
-// returnUnits rolls a release back that has replaced units.
+// returnUnits rolls a release of a DisaggregatedSet back that has replaced units, or whose promotion has removed some.
 func returnUnits(o Observation, s Progress) Decision {
-	if d := cmp.Or(protectRequests(o), shiftBack(o, s)); d != nil {
+	if o.replacesUnits() {
+		if d := cmp.Or(protectRequests(o), shiftBack(o, s)); d != nil {
+			return *d
+		}
+	} else if d := returnRequests(o); d != nil {
 		return *d
+	}
+	if failed := failLacking(o); failed != nil {
+		return *failed
 	}
 	return awaitRestored(o, s)
 }

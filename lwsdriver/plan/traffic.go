@@ -262,6 +262,23 @@ func restoreTraffic(o Observation) *Decision {
 	return d
 }
 
+// returnRequests returns the write towards the routing of a rollback, nil if none is due: requests that the stable groups can't take yet must not keep
+// these from being repaired.
+func returnRequests(o Observation) *Decision {
+	if _, d := reconcileTraffic(o, Requests(o)); d != nil && limitShares(o, d.Action) == nil {
+		return d
+	}
+	return nil
+}
+
+// canaryWeight returns the percentage of requests to the canary's leaders: through its Service, or the stable one after a handover.
+func (o Observation) canaryWeight() int {
+	if f := o.Traffic.Facts(); !f.HandedOver {
+		return f.Weight
+	}
+	return 100 //nolint:mnd // percent
+}
+
 // isWithdrawn reports whether no share of the requests reaches the update revision, as far as routes and gateways show.
 func isWithdrawn(v traffic.View) bool { return v.Withdrawn && v.Weight == 0 }
 
@@ -333,7 +350,7 @@ func (s *Progress) setWeight(o Observation) {
 	default:
 	}
 	if !Unread(o) {
-		s.Weight, s.Routed = o.Traffic.Facts().Weight, true
+		s.Weight, s.Routed = o.canaryWeight(), true
 	}
 }
 

@@ -179,12 +179,12 @@ const (
 	// ScaleDownDelay, so that one write of the routes returns the requests to them.
 	Standby Phase = "Standby"
 	// HandingOver: the second set becomes the workload, and the record's object is deleted. A rollback is no longer
-	// possible.
+	// possible. A DisaggregatedSet only loses its stable groups, which a rollback has recreated.
 	HandingOver Phase = "HandingOver"
 	// Promoted: every stable group is at the update revision and held; what the release added is being deleted.
 	Promoted Phase = "Promoted"
 	// RollingBack: groups of the user's own workload are off the stable revision, which is being restored: by LWS if the
-	// spec has the stable template, otherwise by restarts under the hold.
+	// spec has the stable template, otherwise by restarts under the hold. Those of a DisaggregatedSet were removed.
 	RollingBack Phase = "RollingBack"
 	// CleaningUp: every stable group is at the stable revision; what the release added is being deleted.
 	CleaningUp Phase = "CleaningUp"
