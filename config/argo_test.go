@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/yaml"
@@ -34,12 +36,8 @@ func TestArgoValuesEqualComponent(t *testing.T) {
 	read(t, "argo/plugin/deployment.yaml", &deployment)
 	pod := deployment.Spec.Template.Spec
 	got := []any{values.Controller.InitContainers, values.Controller.VolumeMounts, values.Controller.Volumes}
-	if diff := cmp.Diff([]any{pod.InitContainers, pod.Containers[0].VolumeMounts, pod.Volumes}, got); diff != "" {
-		t.Errorf("-component +values:\n%s", diff)
-	}
-	if diff := cmp.Diff(configured(t, "argo/plugin/configmap.yaml"), values.Controller.plugins); diff != "" {
-		t.Errorf("-component +values:\n%s", diff)
-	}
+	assert.Empty(t, cmp.Diff([]any{pod.InitContainers, pod.Containers[0].VolumeMounts, pod.Volumes}, got), "-component +values")
+	assert.Empty(t, cmp.Diff(configured(t, "argo/plugin/configmap.yaml"), values.Controller.plugins), "-component +values")
 }
 
 // OpenShift's two files name one plugin in one place, under the name that Rollouts use.
@@ -53,12 +51,9 @@ func TestOpenShiftPluginIsOne(t *testing.T) {
 	}
 	read(t, "argo/openshift/rolloutmanager.yaml", &manager)
 	steps := configured(t, "argo/openshift/configmap.yaml").StepPlugins
-	if diff := cmp.Diff(steps, manager.Spec.Plugins.TrafficManagement); diff != "" {
-		t.Errorf("-step plugin +traffic router:\n%s", diff)
-	}
-	if want := configured(t, "argo/plugin/configmap.yaml").StepPlugins[0]["name"]; len(steps) != 1 || steps[0]["name"] != want {
-		t.Errorf("the plugins are %v, want one named %s", steps, want)
-	}
+	assert.Empty(t, cmp.Diff(steps, manager.Spec.Plugins.TrafficManagement), "-step plugin +traffic router")
+	want := configured(t, "argo/plugin/configmap.yaml").StepPlugins[0]["name"]
+	assert.True(t, len(steps) == 1 && steps[0]["name"] == want, "the plugins are %v, want one named %s", steps, want)
 }
 
 // configured returns the plugins of a ConfigMap.
@@ -68,9 +63,7 @@ func configured(t *testing.T, path string) plugins {
 	read(t, path, &configMap)
 	var all plugins
 	for key, list := range map[string]*[]map[string]string{"stepPlugins": &all.StepPlugins, "trafficRouterPlugins": &all.TrafficRouterPlugins} {
-		if err := yaml.Unmarshal([]byte(configMap.Data[key]), list); err != nil {
-			t.Fatalf("%s: %s: %v", path, key, err)
-		}
+		require.NoError(t, yaml.Unmarshal([]byte(configMap.Data[key]), list), "%s: %s", path, key)
 	}
 	return all
 }
@@ -78,10 +71,6 @@ func configured(t *testing.T, path string) plugins {
 func read(t *testing.T, path string, into any) {
 	t.Helper()
 	raw, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := yaml.UnmarshalStrict(raw, into); err != nil {
-		t.Fatalf("%s: %v", path, err)
-	}
+	require.NoError(t, err)
+	require.NoError(t, yaml.UnmarshalStrict(raw, into), path)
 }

@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"github.com/argoproj/argo-rollouts/pkg/apis/rollouts/v1alpha1"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 	admissionv1 "k8s.io/api/admissionregistration/v1"
 	disaggregated "sigs.k8s.io/lws/api/disaggregatedset/v1"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
@@ -22,48 +24,28 @@ import (
 // The policy refers to annotations, field manager and hold of the driver. test/e2e tests its decisions.
 func TestAdmissionMatchesDriver(t *testing.T) {
 	manifest, err := Manifests("admission/policy", "admission/binding")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	parts := strings.Split(string(manifest), "---\n")
 	var policy admissionv1.MutatingAdmissionPolicy
 	var binding admissionv1.MutatingAdmissionPolicyBinding
-	if err := yaml.UnmarshalStrict([]byte(parts[0]), &policy); err != nil {
-		t.Fatal(err)
-	}
-	if err := yaml.UnmarshalStrict([]byte(parts[1]), &binding); err != nil {
-		t.Fatal(err)
-	}
-	if binding.Spec.PolicyName != policy.Name {
-		t.Errorf("the binding is of %s, the policy is %s", binding.Spec.PolicyName, policy.Name)
-	}
+	require.NoError(t, yaml.UnmarshalStrict([]byte(parts[0]), &policy))
+	require.NoError(t, yaml.UnmarshalStrict([]byte(parts[1]), &binding))
+	assert.Equal(t, policy.Name, binding.Spec.PolicyName, "the binding is of %s, the policy is %s", binding.Spec.PolicyName, policy.Name)
 	for _, word := range append(record.WantedAnnotations(), record.RecordAnnotation, `!= "`+record.FieldManager+`"`) {
-		if !strings.Contains(parts[0], word) {
-			t.Errorf("the policy lacks %s", word)
-		}
+		assert.Contains(t, parts[0], word, "the policy lacks %s", word)
 	}
 	var hold, want map[string]any
 	for _, v := range policy.Spec.Variables {
 		if v.Name == "hold" {
-			if err := json.Unmarshal([]byte(v.Expression), &hold); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, json.Unmarshal([]byte(v.Expression), &hold))
 		}
 	}
 	raw, err := json.Marshal(record.Hold())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := json.Unmarshal(raw, &want); err != nil {
-		t.Fatal(err)
-	}
-	if len(hold) != len(want) {
-		t.Errorf("the policy's hold is %v, the driver's %v", hold, want)
-	}
+	require.NoError(t, err)
+	require.NoError(t, json.Unmarshal(raw, &want))
+	assert.Len(t, hold, len(want), "the policy's hold is %v, the driver's %v", hold, want)
 	for field, value := range want {
-		if hold[field] != value {
-			t.Errorf("%s is %v in the policy's hold, %v in the driver's", field, hold[field], value)
-		}
+		assert.True(t, hold[field] == value, "%s is %v in the policy's hold, %v in the driver's", field, hold[field], value)
 	}
 }
 
@@ -80,25 +62,16 @@ func TestPermissionsMatchDriver(t *testing.T) {
 		},
 	} {
 		manifest, err := Manifests(file)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		parts := strings.Split(string(manifest), "---\n")
 		var policy admissionv1.ValidatingAdmissionPolicy
 		var binding admissionv1.ValidatingAdmissionPolicyBinding
-		if err := yaml.UnmarshalStrict([]byte(parts[0]), &policy); err != nil {
-			t.Fatal(err)
-		}
-		if err := yaml.UnmarshalStrict([]byte(parts[1]), &binding); err != nil {
-			t.Fatal(err)
-		}
-		if binding.Spec.PolicyName != policy.Name {
-			t.Errorf("%s: the binding is of %s, the policy is %s", file, binding.Spec.PolicyName, policy.Name)
-		}
+		require.NoError(t, yaml.UnmarshalStrict([]byte(parts[0]), &policy))
+		require.NoError(t, yaml.UnmarshalStrict([]byte(parts[1]), &binding))
+		assert.Equal(t, policy.Name, binding.Spec.PolicyName,
+			"%s: the binding is of %s, the policy is %s", file, binding.Spec.PolicyName, policy.Name)
 		for _, word := range words {
-			if !strings.Contains(parts[0], word) {
-				t.Errorf("%s lacks %s", file, word)
-			}
+			assert.Contains(t, parts[0], word, "%s lacks %s", file, word)
 		}
 	}
 }

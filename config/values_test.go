@@ -11,6 +11,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 	"go.yaml.in/yaml/v3"
 )
 
@@ -19,30 +21,20 @@ var update = flag.Bool("update", false, "write docs/reference-values.md")
 // docs/reference-values.md has the chart's values, with the comments of values.yaml: `make generate` writes it.
 func TestValuesReference(t *testing.T) {
 	raw, err := os.ReadFile("chart/values.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	var file yaml.Node
-	if err := yaml.Unmarshal(raw, &file); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, yaml.Unmarshal(raw, &file))
 	var b strings.Builder
 	b.WriteString("# Values of the chart\n\nReference of [config/chart](../config/chart), generated from its values.yaml. " +
 		"[values.schema.json](../config/chart/values.schema.json)\nhas what each accepts; Helm refuses others.\n\n| value | default | meaning |\n| --- | --- | --- |\n")
 	rows(t, &b, "", file.Content[0])
 	const path = "../docs/reference-values.md"
 	if *update {
-		if err := os.WriteFile(path, []byte(b.String()), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, os.WriteFile(path, []byte(b.String()), 0o600))
 	}
 	got, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(b.String(), string(got)); diff != "" {
-		t.Errorf("docs/reference-values.md is stale, run make generate (-values +file):\n%s", diff)
-	}
+	require.NoError(t, err)
+	assert.Empty(t, cmp.Diff(b.String(), string(got)), "docs/reference-values.md is stale, run make generate (-values +file)")
 }
 
 // rows writes a row for each value, and for each comment about several.
@@ -60,9 +52,7 @@ func rows(t *testing.T, b *strings.Builder, prefix string, mapping *yaml.Node) {
 			continue
 		}
 		text, err := yaml.Marshal(value)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		shown := strings.TrimSpace(strings.Split(string(text), "\n#")[0])
 		fmt.Fprintf(b, "| `%s` | `%s` | %s |\n", name, shown, comment)
 	}

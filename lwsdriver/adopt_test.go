@@ -8,6 +8,8 @@ import (
 
 	"k8s.io/utils/ptr"
 
+	"github.com/stretchr/testify/assert"
+
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/lwstest"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
@@ -22,12 +24,8 @@ func TestDisownOfPercentagesThatRoundToZero(t *testing.T) {
 	b.eventually("the driver serves", b.Synced)
 	request := &pb.DisownRequest{Workload: &pb.WorkloadRef{Namespace: w.Namespace, Name: w.Name}}
 	_, err := b.Disown(t.Context(), request)
-	if got := drivererr.Reason(err); got != pb.ErrorReason_ERROR_REASON_REJECTED {
-		t.Errorf("Disown: %v", err)
-	}
-	if got := b.Writes(); len(got) > 0 {
-		t.Errorf("writes %q", got)
-	}
+	assert.Equal(t, pb.ErrorReason_ERROR_REASON_REJECTED, drivererr.Reason(err), "Disown: %v", err)
+	assert.Empty(t, b.Writes(), "writes")
 }
 
 // What the admission policy noted counts as saved. An edited note is reported.
@@ -37,14 +35,12 @@ func TestNotedConfigurationIsSaved(t *testing.T) {
 	w.Annotations[record.WantedMaxSurge] = "50%"
 	b := newFixture(t, w)
 	s := b.look()
-	if want := lwstest.Rolling(0, "1", "50%"); !record.SameRolling(s.Record.Saved, want) {
-		t.Errorf("saved is %+v, want %+v", s.Record.Saved, want)
-	}
+	want := lwstest.Rolling(0, "1", "50%")
+	assert.True(t, record.SameRolling(s.Record.Saved, want), "saved is %+v, want %+v", s.Record.Saved, want)
 	w.Annotations[record.WantedMaxSurge] = "plenty"
 	b = newFixture(t, w)
 	_, err := b.engine.Observe(lwstest.VLLM)
-	if reason := drivererr.Reason(err); reason != pb.ErrorReason_ERROR_REASON_RECORD_INVALID {
-		t.Errorf("reason %s, want RECORD_INVALID", reason)
-	}
+	reason := drivererr.Reason(err)
+	assert.Equal(t, pb.ErrorReason_ERROR_REASON_RECORD_INVALID, reason, "reason %s, want RECORD_INVALID", reason)
 	lwstest.ErrorContains(t, err, record.WantedMaxSurge, "plenty", "Remove it")
 }

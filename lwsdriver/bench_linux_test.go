@@ -27,6 +27,8 @@ import (
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 	lwsfake "sigs.k8s.io/lws/client-go/clientset/versioned/fake"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/lwstest"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
@@ -72,9 +74,7 @@ func (f *benchFixture) run(b *testing.B, rows bool) {
 		begin, beginCPU := time.Now(), threadTime(b)
 		answer, err := f.driver.CalculateBatchContext(b.Context(), request)
 		cpu, clock = append(cpu, threadTime(b)-beginCPU), append(clock, time.Since(begin))
-		if err != nil {
-			b.Fatal(err)
-		}
+		require.NoError(b, err)
 		if c := answer.GetContext(); c.GetTotal() != benchStable+benchCanary || c.GetUpdatedReady() != benchCanary {
 			b.Fatalf("unexpected context: %v", c)
 		}
@@ -91,9 +91,7 @@ func (f *benchFixture) run(b *testing.B, rows bool) {
 // threadTime is the CPU time that this thread has used.
 func threadTime(b *testing.B) time.Duration {
 	var t unix.Timespec
-	if err := unix.ClockGettime(unix.CLOCK_THREAD_CPUTIME_ID, &t); err != nil {
-		b.Fatal(err)
-	}
+	require.NoError(b, unix.ClockGettime(unix.CLOCK_THREAD_CPUTIME_ID, &t))
 	return time.Duration(t.Nano())
 }
 
@@ -153,18 +151,14 @@ func newBenchFixture(b *testing.B) *benchFixture {
 func benchWorkloads(b *testing.B) (sets [2]*lws.LeaderWorkerSet, revisions []kruntime.Object) {
 	policyMessage := &pb.ReleasePolicy{Style: pb.Style_STYLE_CANARY, Batches: []string{"25%", "100%"}}
 	policy, err := record.EncodePolicy(policyMessage)
-	if err != nil {
-		b.Fatal(err)
-	}
+	require.NoError(b, err)
 	now := time.Now().UTC()
 	rec := record.Record{Saved: record.Native(record.Hold()), Release: &record.Release{
 		ID: benchID, Policy: policy, StableRevision: "old", UpdateRevision: "new", Phase: record.Progressing, StartedAt: now, PhaseAt: now,
 		Rendering: record.Rendering(),
 	}}
 	value, err := rec.Encode()
-	if err != nil {
-		b.Fatal(err)
-	}
+	require.NoError(b, err)
 	stable := &lws.LeaderWorkerSet{ObjectMeta: metav1.ObjectMeta{
 		Namespace: "ns", Name: "stable", UID: "stable", Generation: 2, Annotations: map[string]string{record.RecordAnnotation: value},
 	}}
@@ -172,9 +166,7 @@ func benchWorkloads(b *testing.B) (sets [2]*lws.LeaderWorkerSet, revisions []kru
 	stable.Spec.LeaderWorkerTemplate.Size = ptr.To[int32](benchSize)
 	stable.Spec.RolloutStrategy.RollingUpdateConfiguration = ptr.To(record.Hold())
 	target, err := (&record.Target{Groups: "25%", Batch: ptr.To(0), At: now}).Encode()
-	if err != nil {
-		b.Fatal(err)
-	}
+	require.NoError(b, err)
 	canary := lwstest.Canary(b, stable)
 	canary.Spec.Replicas, canary.Annotations[record.TargetAnnotation] = ptr.To[int32](benchCanary), target
 	for _, w := range []*lws.LeaderWorkerSet{stable, canary} {
@@ -185,9 +177,7 @@ func benchWorkloads(b *testing.B) (sets [2]*lws.LeaderWorkerSet, revisions []kru
 
 func benchRevision(b *testing.B, w *lws.LeaderWorkerSet) *appsv1.ControllerRevision {
 	raw, err := json.Marshal(map[string]any{"spec": record.TemplateOf(w)})
-	if err != nil {
-		b.Fatal(err)
-	}
+	require.NoError(b, err)
 	return &appsv1.ControllerRevision{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: w.Namespace, Name: w.Name + "-new", UID: types.UID(w.Name + "-new"),

@@ -6,7 +6,6 @@ package lwsdriver
 import (
 	"errors"
 	"fmt"
-	"strings"
 	"sync/atomic"
 	"testing"
 
@@ -22,6 +21,8 @@ import (
 	"k8s.io/utils/ptr"
 	disaggregated "sigs.k8s.io/lws/api/disaggregatedset/v1"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
+
+	"github.com/stretchr/testify/assert"
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/lwstest"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/observe"
@@ -91,9 +92,7 @@ func TestBoundsNotReadable(t *testing.T) {
 	b.eventually("the adoption is refused", func() bool { return drivererr.Reason(adopt()) == pb.ErrorReason_ERROR_REASON_FORBIDDEN })
 	err := adopt()
 	lwstest.ErrorContains(t, err, "cannot list resource", "lockstep-driver-disaggregated", "config/namespaced")
-	if strings.Contains(err.Error(), "kubectl apply") {
-		t.Error(err)
-	}
+	assert.NotContains(t, err.Error(), "kubectl apply", err)
 }
 
 // A call writes the bounds of a DisaggregatedSet before its record. It gives up if the API server accepts them and they have no effect.
@@ -121,8 +120,7 @@ func TestBoundsWithoutEffect(t *testing.T) {
 		return b.Synced() && err == nil && s.BoundsEnforced && len(s.Children) == 2
 	})
 	_, err := b.Adopt(t.Context(), &pb.AdoptRequest{Workload: &pb.WorkloadRef{Kind: observe.KindSet, Namespace: "default", Name: "llm"}})
-	if n := writes.Load(); drivererr.Reason(err) != pb.ErrorReason_ERROR_REASON_REJECTED || n > 10 {
-		t.Errorf("after %d writes: %v", n, err)
-	}
+	n := writes.Load()
+	assert.True(t, drivererr.Reason(err) == pb.ErrorReason_ERROR_REASON_REJECTED && n <= 10, "after %d writes: %v", n, err)
 	lwstest.ErrorContains(t, err, "has no effect", "webhook")
 }

@@ -8,6 +8,9 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/fakes"
 
 	"google.golang.org/grpc/codes"
@@ -163,12 +166,9 @@ func TestPreview(t *testing.T) {
 func TestPreviewRefuses(t *testing.T) {
 	d, s := aboutToRelease(t, gpuQuota("100", "64"))
 	_, _, err := d.preview(t.Context(), s, blueGreen(false))
-	if drivererr.Reason(err) != pb.ErrorReason_ERROR_REASON_QUOTA_EXCEEDED || status.Code(err) != codes.FailedPrecondition {
-		t.Fatalf("error %v", err)
-	}
-	if got := drivererr.Metadata(err)["object"]; got != "ResourceQuota default/gpus" {
-		t.Errorf("object %q", got)
-	}
+	require.True(t, drivererr.Reason(err) == pb.ErrorReason_ERROR_REASON_QUOTA_EXCEEDED && status.Code(err) == codes.FailedPrecondition,
+		"error %v", err)
+	assert.Equal(t, "ResourceQuota default/gpus", drivererr.Metadata(err)["object"], "object")
 	lwstest.ErrorContains(t, err, "default/vllm", "ResourceQuota default/gpus", "requests.nvidia.com/gpu", "64", "36", "style partition", "style canary", "policy.blue_green.force")
 }
 

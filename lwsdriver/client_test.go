@@ -10,6 +10,9 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 	"k8s.io/utils/ptr"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/lwstest"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	"github.com/lockstep-rollouts/lockstep/plugin/plugintest"
@@ -20,17 +23,13 @@ import (
 func TestClientReadsReleaseOfShrunkWorkload(t *testing.T) {
 	stable := lwstest.InPhase(t, record.Progressing)
 	r, err := record.DecodeRecord(stable.Annotations[record.RecordAnnotation])
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	r.Release.Replicas = 4
 	stable = lwstest.WithRecord(t, stable, *r)
 	canary := lwstest.Canary(t, stable)
 	canary.Spec.Replicas = ptr.To[int32](2)
 	target, err := (&record.Target{Groups: "50%", At: lwstest.Noon}).Encode()
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	canary.Annotations[record.TargetAnnotation] = target
 	stable.Spec.Replicas = ptr.To[int32](1)
 	stable.ManagedFields = []metav1.ManagedFieldsEntry{{
@@ -41,7 +40,5 @@ func TestClientReadsReleaseOfShrunkWorkload(t *testing.T) {
 	b.eventually("the driver serves", b.Synced)
 	client := plugintest.Connect(t, b.Driver, b.Driver)
 	c, err := client.Call(t.Context(), &pb.CalculateBatchContextRequest{Workload: &pb.WorkloadRef{Namespace: "default", Name: "vllm"}})
-	if err != nil || c.GetReplicas() != 1 || c.GetPlanned() != 2 {
-		t.Errorf("%d groups planned of %d: %v", c.GetPlanned(), c.GetReplicas(), err)
-	}
+	assert.True(t, err == nil && c.GetReplicas() == 1 && c.GetPlanned() == 2, "%d groups planned of %d: %v", c.GetPlanned(), c.GetReplicas(), err)
 }

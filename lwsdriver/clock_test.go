@@ -10,6 +10,9 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 )
 
 // The clock follows the API server's, whatever this machine's says, and answers that agree do not move it.
@@ -24,21 +27,17 @@ func TestClockFollowsTheServer(t *testing.T) {
 		}))
 		ask := func() {
 			answer, err := transport.RoundTrip(httptest.NewRequest(http.MethodGet, "/", http.NoBody))
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			_ = answer.Body.Close()
 		}
 		off := func() time.Duration { return time.Until(c.Now()) }
 		for _, ahead = range []time.Duration{0, time.Second, -time.Second} {
-			if ask(); off() != 0 {
-				t.Errorf("%s ahead, which agrees: off by %s", ahead, off())
-			}
+			ask()
+			assert.Zero(t, off(), "%s ahead, which agrees: off by", ahead)
 		}
 		ahead, takes = 0, time.Minute
-		if ask(); off() != 0 {
-			t.Errorf("after a long request: off by %s", off())
-		}
+		ask()
+		assert.Zero(t, off(), "after a long request: off by")
 		takes = 0
 		for _, ahead = range []time.Duration{time.Hour, -time.Hour, 0} {
 			ask()
@@ -51,9 +50,8 @@ func TestClockFollowsTheServer(t *testing.T) {
 		for range 100 {
 			for _, ahead = range []time.Duration{0, 5 * time.Second} {
 				time.Sleep(time.Second)
-				if ask(); off() != 0 {
-					t.Fatalf("two API servers: off by %s", off())
-				}
+				ask()
+				require.Zero(t, off(), "two API servers: off by")
 			}
 		}
 		time.Sleep(serversSkew)

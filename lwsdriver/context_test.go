@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/stretchr/testify/assert"
 	"google.golang.org/protobuf/testing/protocmp"
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/lwstest"
@@ -23,19 +24,12 @@ func TestDescribeRequestedState(t *testing.T) {
 	routed := plan.Decision{Deadline: lwstest.Noon.Add(time.Hour), Progress: plan.Progress{Weight: 10, Routed: true}}
 	c := describeWorkload(s, routed)
 	batches := []*pb.Batch{{Target: "25%", Groups: 1}, {Target: "50%", Groups: 2}, {Target: "100%", Groups: 4}}
-	if diff := cmp.Diff(batches, c.GetBatchPlan(), protocmp.Transform()); diff != "" {
-		t.Errorf("batches at %d replicas: -want, +got:\n%s", c.GetReplicas(), diff)
-	}
-	if !c.GetDeadline().AsTime().Equal(lwstest.Noon.Add(time.Hour)) {
-		t.Errorf("deadline %v", c.GetDeadline())
-	}
-	if c.RequestedWeight == nil || c.GetRequestedWeight() != 0 {
-		t.Errorf("a host that requested nothing has %v, not 0", c.RequestedWeight)
-	}
+	assert.Empty(t, cmp.Diff(batches, c.GetBatchPlan(), protocmp.Transform()), "batches at %d replicas: -want, +got", c.GetReplicas())
+	assert.True(t, c.GetDeadline().AsTime().Equal(lwstest.Noon.Add(time.Hour)), "deadline %v", c.GetDeadline())
+	assert.True(t, c.RequestedWeight != nil && c.GetRequestedWeight() == 0, "a host that requested nothing has %v, not 0", c.RequestedWeight)
 	s.StableObject.Status.ObservedGeneration = 7
-	if c = describeWorkload(s, routed); c.GetObservedGeneration() != 7 {
-		t.Errorf("LWS has observed generation 7, the context has %d", c.GetObservedGeneration())
-	}
+	c = describeWorkload(s, routed)
+	assert.Equal(t, int64(7), c.GetObservedGeneration(), "LWS has observed generation 7, the context")
 	s.Record.Release.Traffic = &record.Traffic{Weight: 25}
 	if c = describeWorkload(s, routed); c.GetRequestedWeight() != 25 || c.GetTrafficWeight() != 10 {
 		t.Errorf("requested %d, reached %d", c.GetRequestedWeight(), c.GetTrafficWeight())
@@ -44,9 +38,8 @@ func TestDescribeRequestedState(t *testing.T) {
 		t.Errorf("not routed, and waiting for nothing: requested %v, deadline %v", c.RequestedWeight, c.GetDeadline())
 	}
 	s.Record.Release.Phase = record.Promoting
-	if c = describeWorkload(s, routed); c.RequestedWeight != nil {
-		t.Errorf("from Finalize on the driver decides, and yet %d is requested", c.GetRequestedWeight())
-	}
+	c = describeWorkload(s, routed)
+	assert.Nil(t, c.RequestedWeight, "from Finalize on the driver decides, and yet %d is requested", c.GetRequestedWeight())
 }
 
 // An edited annotation is reported and ignored; the release can be ended anyway.
@@ -67,24 +60,19 @@ func TestInvalidTargetIsIgnored(t *testing.T) {
 		if !trusted {
 			want = "1" // what it is scaled to
 		}
-		if got := s.Added[0].Target; got == nil || got.Groups != want {
-			t.Errorf("%s: target %+v, want %s", value, got, want)
-		}
+		got := s.Added[0].Target
+		assert.True(t, got != nil && got.Groups == want, "%s: target %+v, want %s", value, got, want)
 		d := describeWorkload(s, lwstest.Decide(t, s.Observation))
-		if reported := strings.Contains(d.GetMessage(), "can't be trusted"); reported == trusted {
-			t.Errorf("%s: the message is %q", value, d.GetMessage())
-		}
-		if d.CurrentBatch != nil && d.GetCurrentBatch() >= d.GetBatches() {
-			t.Errorf("%s: batch %d of %d", value, d.GetCurrentBatch(), d.GetBatches())
-		}
+		assert.NotEqual(t, trusted, strings.Contains(d.GetMessage(), "can't be trusted"), "%s: the message is %q", value, d.GetMessage())
+		assert.False(t, d.CurrentBatch != nil && d.GetCurrentBatch() >= d.GetBatches(),
+			"%s: batch %d of %d", value, d.GetCurrentBatch(), d.GetBatches())
 	}
 }
 
 // A pod that was copied, labels and all, is one more than its group can have. Hosts would refuse the whole answer.
 func TestGroupRowReadyPodsAtMostSize(t *testing.T) {
-	if row := groupRow(plan.Group{Pods: 2, ReadyPods: 3, Ready: true}, pb.GroupRole_GROUP_ROLE_STABLE, true); row.GetReadyPods() != 2 {
-		t.Errorf("%d of %d pods are ready", row.GetReadyPods(), row.GetPods())
-	}
+	row := groupRow(plan.Group{Pods: 2, ReadyPods: 3, Ready: true}, pb.GroupRole_GROUP_ROLE_STABLE, true)
+	assert.Equal(t, int32(2), row.GetReadyPods(), "%d of %d pods are ready", row.GetReadyPods(), row.GetPods())
 }
 
 // A row says since when its group has been as it is: ready, or not.
@@ -100,8 +88,7 @@ func TestGroupRowSince(t *testing.T) {
 		"never started": {plan.Group{}, time.Time{}},
 	} {
 		since := groupRow(tt.group, pb.GroupRole_GROUP_ROLE_STABLE, false).GetSince()
-		if since == nil != tt.want.IsZero() || since != nil && !since.AsTime().Equal(tt.want) {
-			t.Errorf("%s: since %v, want %v", name, since, tt.want)
-		}
+		assert.False(t, since == nil != tt.want.IsZero() || since != nil && !since.AsTime().Equal(tt.want),
+			"%s: since %v, want %v", name, since, tt.want)
 	}
 }

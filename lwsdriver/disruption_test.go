@@ -13,6 +13,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	"github.com/stretchr/testify/assert"
+
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
@@ -32,7 +34,6 @@ func TestPreviewWithLargeBudget(t *testing.T) {
 		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "wide"}, Spec: policyv1.PodDisruptionBudgetSpec{Selector: selects},
 	})
 	_, got, err := d.preview(t.Context(), s, inBatches(pb.Style_STYLE_PARTITION, "1"))
-	if err != nil || codesOf(got) != "BudgetsUnknown" || !strings.Contains(got[0].GetMessage(), "PodDisruptionBudget wide is larger than 16 KiB") {
-		t.Errorf("%v, %v", got, err)
-	}
+	assert.True(t, err == nil && codesOf(got) == "BudgetsUnknown" && strings.Contains(got[0].GetMessage(), "PodDisruptionBudget wide is larger than 16 KiB"),
+		"%v, %v", got, err)
 }

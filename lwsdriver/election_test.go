@@ -15,6 +15,9 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/fakes"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -62,9 +65,7 @@ func TestCampaignRequiresFilledCaches(t *testing.T) {
 			core := fake.NewClientset()
 			lock, err := resourcelock.New(resourcelock.LeasesResourceLock, "default", leaseName, core.CoreV1(), core.CoordinationV1(),
 				resourcelock.ResourceLockConfig{Identity: "test"})
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			e := &election{lock: lock, log: slog.New(slog.DiscardHandler), elected: make(chan struct{})}
 			registry := prometheus.NewPedanticRegistry()
 			b := newFixtureWith(t, Options{election: e, Metrics: registry}, core, lwstest.NoRoutes(), lwstest.Unrecorded())
@@ -73,17 +74,12 @@ func TestCampaignRequiresFilledCaches(t *testing.T) {
 			test.prevent(core, &broken)
 			b.run()
 			b.eventually("readiness names the cause", func() bool { return strings.Contains(b.Ready().Error(), test.cause) })
-			if got := leaseRequests(core); len(got) > 0 {
-				t.Errorf("requests for the Lease without filled caches: %v", got)
-			}
-			if got := readyMetric(t, registry); got != 0 {
-				t.Errorf("lockstep_ready is %v", got)
-			}
+			assert.Empty(t, leaseRequests(core), "requests for the Lease without filled caches")
+			assert.Zero(t, readyMetric(t, registry), "lockstep_ready")
 			broken.Store(false)
 			b.eventually("the driver leads", b.Synced)
-			if got := readyMetric(t, registry); got != 1 {
-				t.Errorf("lockstep_ready is %v once the driver leads", got)
-			}
+			got := readyMetric(t, registry)
+			assert.Equal(t, 1.0, got, "lockstep_ready is %v once the driver leads", got)
 			if got := leaseRequests(core); len(got) < 2 || got[0] != "get" || got[1] != "create" {
 				t.Errorf("requests for the Lease: %v, want a get and a create first", got)
 			}
@@ -97,9 +93,7 @@ func TestLeadsWhileRenewed(t *testing.T) {
 		core := fake.NewClientset()
 		lock, err := resourcelock.New(resourcelock.LeasesResourceLock, "default", leaseName, core.CoreV1(), core.CoordinationV1(),
 			resourcelock.ResourceLockConfig{Identity: "test"})
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		var hangs atomic.Int64
 		fakes.React(&core.Fake, "update", "leases", func(clienttesting.Action) (bool, runtime.Object, error) {
 			time.Sleep(time.Duration(hangs.Load())) //nolint:forbidigo // The bubble's clock.
@@ -148,9 +142,8 @@ func TestLateWritesAreNotSent(t *testing.T) {
 		if err == nil {
 			_ = answer.Body.Close()
 		}
-		if sent != test.want || (err == nil) != (test.want == 1) {
-			t.Errorf("%s with an election %t: sent %d, %v", test.method, test.leads != nil, sent, err)
-		}
+		assert.True(t, sent == test.want && (err == nil) == (test.want == 1),
+			"%s with an election %t: sent %d, %v", test.method, test.leads != nil, sent, err)
 	}
 }
 
@@ -164,11 +157,8 @@ func TestClientsSendNoLateWrites(t *testing.T) {
 	}))
 	defer api.Close()
 	d, err := New(&rest.Config{Host: api.URL}, Options{LeaseNamespace: "default"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	err = d.core.CoreV1().Pods("default").Delete(t.Context(), "vllm-0", metav1.DeleteOptions{})
-	if drivererr.Reason(err) != pb.ErrorReason_ERROR_REASON_NOT_SYNCED || len(sent) > 0 {
-		t.Errorf("without the Lease: %v, %d requests", err, len(sent))
-	}
+	assert.True(t, drivererr.Reason(err) == pb.ErrorReason_ERROR_REASON_NOT_SYNCED && len(sent) == 0,
+		"without the Lease: %v, %d requests", err, len(sent))
 }

@@ -15,6 +15,8 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/lwstest"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
@@ -80,9 +82,8 @@ func TestOutcomeIsSavedBeforeRecord(t *testing.T) {
 		o := b.engine.Observer
 		return o.Caches.Synced() && o.History.Synced() && !o.Autoscalers.Pending()
 	})
-	if _, err := b.mutate(ctx, lwstest.VLLM, plan.Disown{}); err != nil {
-		t.Fatal(err)
-	}
+	_, err := b.mutate(ctx, lwstest.VLLM, plan.Disown{})
+	require.NoError(t, err)
 	b.eventually("the outcome is saved", func() bool {
 		got, err := b.Core.AppsV1().ControllerRevisions(entry.Namespace).Get(ctx, entry.Name, metav1.GetOptions{})
 		return err == nil && history.Read(got).Outcome == plan.Promoted

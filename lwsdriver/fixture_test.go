@@ -17,6 +17,9 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/lwstest"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/observe"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
@@ -77,9 +80,7 @@ func (b *fixture) end() {
 	b.t.Helper()
 	ended, cancel := context.WithCancel(context.Background())
 	cancel()
-	if err := b.Run(ended); err != nil {
-		b.t.Errorf("Run: %v", err)
-	}
+	assert.NoError(b.t, b.Run(ended), "Run")
 }
 
 // eventually waits for what other goroutines bring about.
@@ -92,9 +93,7 @@ func (b *fixture) eventually(what string, condition func() bool) {
 func (b *fixture) look() *observe.Snapshot {
 	b.t.Helper()
 	s, err := b.engine.Observe(lwstest.VLLM)
-	if err != nil {
-		b.t.Fatal(err)
-	}
+	require.NoError(b.t, err)
 	return s
 }
 

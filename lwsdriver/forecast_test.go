@@ -19,6 +19,9 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/lockstep-rollouts/lockstep/internal/access"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/lwstest"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/observe"
@@ -46,28 +49,23 @@ func memberPod(group, worker int, ready time.Duration) *corev1.Pod {
 // Start-up is that of whole groups, their slowest pod, and what one group waited for does not speak for all.
 func TestStartupMeasured(t *testing.T) {
 	b := newFixture(t, lwstest.InPhase(t, record.Promoted))
-	if took, n := b.engine.Observer.Caches.Groups.Startup(lwstest.VLLM, 4); took != 0 || n != 0 {
-		t.Errorf("%s of %d groups, and there is none", took, n)
-	}
+	took, n := b.engine.Observer.Caches.Groups.Startup(lwstest.VLLM, 4)
+	assert.True(t, took == 0 && n == 0, "%s of %d groups, and there is none", took, n)
 	for group, ready := range [][2]time.Duration{{time.Minute, 90 * time.Second}, {time.Minute, time.Minute}, {10 * time.Minute, time.Hour}, {time.Minute, 0}} {
 		b.showPod(memberPod(group, 0, ready[0]))
 		b.showPod(memberPod(group, 1, ready[1]))
 	}
-	if took, n := b.engine.Observer.Caches.Groups.Startup(lwstest.VLLM, 4); took != 90*time.Second || n != 3 {
-		t.Errorf("%s of %d groups, want 1m30s, the median of the 3 that are whole", took, n)
-	}
+	took, n = b.engine.Observer.Caches.Groups.Startup(lwstest.VLLM, 4)
+	assert.True(t, took == 90*time.Second && n == 3, "%s of %d groups, want 1m30s, the median of the 3 that are whole", took, n)
 	s := b.look()
 	in, warnings := b.forecastInput(s, &pb.PlanRequest{Policy: inBatches(pb.Style_STYLE_CANARY, "1")})
 	if in.Startup != 90*time.Second || in.Replicas != 4 || in.Size() != 2 {
 		t.Errorf("the forecast assumes %s for %d groups of %d", in.Startup, in.Replicas, in.Size())
 	}
-	if got := codesOf(warnings); got != "StableTemplateUnknown" {
-		t.Errorf("warnings %q: LWS's revision can't be read", got)
-	}
+	assert.Equal(t, "StableTemplateUnknown", codesOf(warnings), "warnings: LWS's revision can't be read")
 	given := &pb.PlanRequest{Policy: inBatches(pb.Style_STYLE_CANARY, "1"), Startup: durationpb.New(time.Minute)}
-	if in, _ := b.forecastInput(s, given); in.Startup != time.Minute {
-		t.Errorf("start-up %s, and it was given", in.Startup)
-	}
+	in, _ = b.forecastInput(s, given)
+	assert.Equal(t, time.Minute, in.Startup, "start-up %s, and it was given", in.Startup)
 }
 
 // What Initialize refuses blocks, what it warns of is warned of, and what says nothing about the release is an error.
@@ -111,9 +109,7 @@ func TestObstacles(t *testing.T) {
 				tt.change(s)
 			}
 			_, blockers, warnings, err := b.obstacles(t.Context(), s, tt.policy, b.checkTraffic(t.Context(), s, tt.policy))
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			if got := codesOf(blockers); got != tt.blocks {
 				t.Errorf("%s: blocked by %q, want %q: %v", tt.reason, got, tt.blocks, textOf(blockers))
 			}
@@ -133,16 +129,13 @@ func TestPlanOfGoneCaller(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	ctx = access.WithTurn(ctx, func(context.Context) bool { cancel(); return true })
 	r, err := b.Plan(ctx, &pb.PlanRequest{Workload: vllmRef, Policy: inBatches(pb.Style_STYLE_CANARY, "1")})
-	if status.Code(err) != codes.Canceled {
-		t.Errorf("%v, error %v", r, err)
-	}
+	assert.Equal(t, codes.Canceled, status.Code(err), "%v, error %v", r, err)
 }
 
 func TestObstaclesUnknown(t *testing.T) {
 	b, s := aboutToReleaseWithout(t, "resourcequotas", errors.New("boom"))
-	if _, _, _, err := b.obstacles(t.Context(), s, blueGreen(false), nil); status.Code(err) != codes.Internal {
-		t.Errorf("a quota that can't be read: %v", err)
-	}
+	_, _, _, err := b.obstacles(t.Context(), s, blueGreen(false), nil)
+	assert.Equal(t, codes.Internal, status.Code(err), "a quota that can't be read: %v", err)
 }
 
 func TestCheckPlan(t *testing.T) {
@@ -160,9 +153,8 @@ func TestCheckPlan(t *testing.T) {
 			Style: pb.Style_STYLE_BLUE_GREEN, Batches: []string{"1"}, BlueGreen: &pb.BlueGreenPolicy{Promotion: 9},
 		}}, pb.ErrorReason_ERROR_REASON_INVALID_REQUEST},
 	} {
-		if err := checkPlan(tt.request, record.Limits{}); drivererr.Reason(err) != tt.want {
-			t.Errorf("%s: %v", name, err)
-		}
+		err := checkPlan(tt.request, record.Limits{})
+		assert.Equal(t, tt.want, drivererr.Reason(err), "%s: %v", name, err)
 	}
 }
 
@@ -177,8 +169,7 @@ func TestForecastOfRolesIsBounded(t *testing.T) {
 		for i := range s.Roles {
 			s.Roles[i].Replicas = tt.replicas
 		}
-		if err := checkForecast(s); (err != nil) != tt.refused {
-			t.Errorf("%+v: %v", tt, err)
-		}
+		err := checkForecast(s)
+		assert.Equal(t, tt.refused, err != nil, "%+v: %v", tt, err)
 	}
 }

@@ -12,6 +12,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/stretchr/testify/assert"
+
 	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/fakes"
 
 	"k8s.io/apimachinery/pkg/runtime"
@@ -39,15 +41,13 @@ func TestFreeCapacityIsShared(t *testing.T) {
 			var reading sync.WaitGroup
 			for range 8 {
 				reading.Go(func() {
-					if _, err := r.read(t.Context(), core); (err != nil) != broken {
-						t.Errorf("broken is %t: %v", broken, err)
-					}
+					_, err := r.read(t.Context(), core)
+					assert.Equal(t, broken, err != nil, "broken is %t: %v", broken, err)
 				})
 			}
 			synctest.Wait()
-			if _, err := r.read(impatient, core); want > 0 && !errors.Is(err, context.DeadlineExceeded) {
-				t.Errorf("of a caller that gives up: %v", err)
-			}
+			_, err := r.read(impatient, core)
+			assert.False(t, want > 0 && !errors.Is(err, context.DeadlineExceeded), "of a caller that gives up: %v", err)
 			reading.Wait()
 			if got := len(core.Actions()); got != want {
 				t.Errorf("%d lists, want %d: %v", got, want, core.Actions())

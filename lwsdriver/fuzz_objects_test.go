@@ -11,6 +11,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/lwstest"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/observe"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
@@ -104,35 +107,22 @@ func (b *fixture) lookAtHostile(t *testing.T) {
 	var s *observe.Snapshot
 	var d plan.Decision
 	var err error
-	if n := allocated(func() { s, d, err = b.engine.Look(lwstest.VLLM) }); n > maxFuzzed {
-		t.Errorf("a look allocates %d kB", n>>10)
-	}
+	n := allocated(func() { s, d, err = b.engine.Look(lwstest.VLLM) })
+	assert.LessOrEqual(t, n, uint64(maxFuzzed), "a look allocates %d kB", n>>10)
 	if err != nil {
-		if r := drivererr.Reason(err); r == pb.ErrorReason_ERROR_REASON_UNSPECIFIED || r == pb.ErrorReason_ERROR_REASON_INTERNAL {
-			t.Errorf("a look fails: %v", err)
-		}
+		r := drivererr.Reason(err)
+		assert.False(t, r == pb.ErrorReason_ERROR_REASON_UNSPECIFIED || r == pb.ErrorReason_ERROR_REASON_INTERNAL, "a look fails: %v", err)
 		return
 	}
-	if d.Reason == plan.ReasonInvariantViolation {
-		t.Errorf("%s", d.Message)
-	}
-	if n := len(s.Stable.Groups); n > 3 {
-		t.Errorf("%d groups of 2 pods", n)
-	}
+	assert.NotEqual(t, plan.ReasonInvariantViolation, d.Reason, d.Message)
+	assert.LessOrEqual(t, len(s.Stable.Groups), 3, "groups of 2 pods")
 	if set, ok := d.Action.(plan.SetStable); ok {
 		value, err := set.Record.Encode()
-		if err != nil {
-			t.Fatal(err)
-		}
-		if _, err := record.DecodeRecord(value); err != nil {
-			t.Errorf("a record is written that no driver reads: %v\n%s", err, value)
-		}
+		require.NoError(t, err)
+		_, err = record.DecodeRecord(value)
+		assert.NoError(t, err, "a record is written that no driver reads: %v\n%s", err, value)
 	}
 	c, _, err := b.contextOf(lwstest.VLLM, "", true)
-	if err != nil {
-		t.Error(err)
-	}
-	if n := len(c.GetGroups()); n > maxGroupRows {
-		t.Errorf("%d rows", n)
-	}
+	assert.NoError(t, err)
+	assert.LessOrEqual(t, len(c.GetGroups()), maxGroupRows, "rows")
 }

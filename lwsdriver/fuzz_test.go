@@ -14,6 +14,9 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 	"k8s.io/client-go/kubernetes/fake"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/lwstest"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/observe"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
@@ -116,9 +119,7 @@ func FuzzRequests(f *testing.F) {
 		"SetMirror": &pb.SetMirrorRequest{Workload: vllmRef, ReleaseId: "r1", Percentage: -1},
 	} {
 		raw, err := proto.Marshal(m)
-		if err != nil {
-			f.Fatal(err)
-		}
+		require.NoError(f, err)
 		for i, r := range rpcs {
 			if r.name == method {
 				f.Add(uint8(i), raw)
@@ -197,29 +198,21 @@ func checkRefusal(t *testing.T, r rpc, m proto.Message, err error) {
 			wrong = bad[0].Field
 		}
 	}
-	if wrong != "" && status.Code(err) != codes.InvalidArgument {
-		t.Errorf("%s accepts %v, whose %s is wrong: %v", r.name, m, wrong, err)
-	}
+	assert.False(t, wrong != "" && status.Code(err) != codes.InvalidArgument, "%s accepts %v, whose %s is wrong: %v", r.name, m, wrong, err)
 }
 
 // checkError: each error is of the contract, and a request that is refused says why.
 func checkError(t *testing.T, r rpc, err error) {
 	t.Helper()
 	reason := drivererr.Reason(err)
-	if reason == pb.ErrorReason_ERROR_REASON_UNSPECIFIED && status.Code(err) != codes.Canceled {
-		t.Errorf("%s fails without a reason: %v", r.name, err)
-	}
-	if status.Code(err) == codes.Internal || status.Code(err) == codes.Unknown {
-		t.Errorf("%s: %v", r.name, err)
-	}
+	assert.False(t, reason == pb.ErrorReason_ERROR_REASON_UNSPECIFIED && status.Code(err) != codes.Canceled,
+		"%s fails without a reason: %v", r.name, err)
+	assert.False(t, status.Code(err) == codes.Internal || status.Code(err) == codes.Unknown, "%s: %v", r.name, err)
 	violations := drivererr.Violations(err)
-	if (reason == pb.ErrorReason_ERROR_REASON_INVALID_REQUEST) != (len(violations) > 0) {
-		t.Errorf("%s: %v names %d fields", r.name, err, len(violations))
-	}
+	assert.Equal(t, len(violations) > 0, reason == pb.ErrorReason_ERROR_REASON_INVALID_REQUEST,
+		"%s: %v names %d fields", r.name, err, len(violations))
 	for _, v := range violations {
-		if v.Field == "" || v.Description == "" {
-			t.Errorf("%s: a violation without field or description: %+v", r.name, v)
-		}
+		assert.False(t, v.Field == "" || v.Description == "", "%s: a violation without field or description: %+v", r.name, v)
 	}
 }
 
@@ -229,9 +222,7 @@ func checkRecorded(t *testing.T, r rpc, s *observe.Snapshot, action plan.Action)
 	switch a := action.(type) {
 	case plan.SetStable:
 		value, err := a.Record.Encode()
-		if err != nil {
-			t.Fatalf("%s: %v", r.name, err)
-		}
+		require.NoError(t, err, r.name)
 		if _, err := record.DecodeRecord(value); err != nil {
 			t.Errorf("%s of a release that is %s records what no driver reads: %v\n%s", r.name, s.Record.Release.Phase, err, value)
 		}

@@ -16,6 +16,9 @@ import (
 	"k8s.io/utils/ptr"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/lwstest"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
@@ -66,13 +69,9 @@ func largeWorkload(t *testing.T, replicas int32, style pb.Style, phase record.Ph
 	} else {
 		w = lwstest.InPhase(t, phase)
 		r, err := record.DecodeRecord(w.Annotations[record.RecordAnnotation])
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		policy, err := record.EncodePolicy(&pb.ReleasePolicy{Style: style, Batches: []string{"1", "2147483647"}})
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		r.Release.Policy, r.Release.Replicas = policy, int(replicas)
 		r.Release.Target = &record.Target{At: lwstest.Noon, Groups: "1", Batch: ptr.To(0)}
 		w = lwstest.WithRecord(t, w, *r)
@@ -87,9 +86,8 @@ func checkCheap(t *testing.T, b *fixture) {
 		"look": func() error { _, _, err := b.engine.Look(lwstest.VLLM); return err },
 		"rows": func() error {
 			c, _, err := b.contextOf(lwstest.VLLM, "", true)
-			if len(c.GetGroups()) > maxMissingRows+2 || len(c.GetGroups())+int(c.GetGroupsOmitted()) != int(c.GetReplicas()) {
-				t.Errorf("%d rows and %d omitted of %d groups", len(c.GetGroups()), c.GetGroupsOmitted(), c.GetReplicas())
-			}
+			assert.True(t, len(c.GetGroups()) <= maxMissingRows+2 && len(c.GetGroups())+int(c.GetGroupsOmitted()) == int(c.GetReplicas()),
+				"%d rows and %d omitted of %d groups", len(c.GetGroups()), c.GetGroupsOmitted(), c.GetReplicas())
 			return err
 		},
 		"budgets": func() error {
@@ -102,19 +100,15 @@ func checkCheap(t *testing.T, b *fixture) {
 	} {
 		var err error
 		_ = call() // caches
-		if n := allocated(func() { err = call() }); n > maxLook {
-			t.Errorf("%s allocates %d kB", name, n>>10)
-		}
-		if err != nil {
-			t.Errorf("%s: %v", name, err)
-		}
+		n := allocated(func() { err = call() })
+		assert.LessOrEqual(t, n, uint64(maxLook), "%s allocates %d kB", name, n>>10)
+		assert.NoError(t, err, name)
 	}
 }
 
 func checkPlanRefused(t *testing.T, b *fixture) {
 	t.Helper()
 	r := &pb.PlanRequest{Workload: vllmRef, Policy: &pb.ReleasePolicy{Style: pb.Style_STYLE_CANARY, Batches: []string{"100%"}}}
-	if _, err := b.Plan(t.Context(), r); status.Code(err) != codes.Unimplemented || !strings.Contains(err.Error(), "at most") {
-		t.Errorf("Plan: %v", err)
-	}
+	_, err := b.Plan(t.Context(), r)
+	assert.True(t, status.Code(err) == codes.Unimplemented && strings.Contains(err.Error(), "at most"), "Plan: %v", err)
 }

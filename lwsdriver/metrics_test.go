@@ -17,6 +17,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 	"k8s.io/client-go/kubernetes/fake"
 	"k8s.io/utils/ptr"
 
@@ -32,9 +34,7 @@ func TestReleaseMetrics(t *testing.T) {
 	registry := prometheus.NewPedanticRegistry()
 	b := newRoutedFixtureWith(t, Options{Metrics: registry}, lwstest.RoutedPhase(t, record.Progressing, nil), 0).synced()
 	c, s, err := b.contextOf(lwstest.VLLM, "", false)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	got := scrape(t, registry)
 	want := map[string]float64{
 		"lockstep_workload_replicas":               float64(c.GetReplicas()),
@@ -49,19 +49,14 @@ func TestReleaseMetrics(t *testing.T) {
 		"lockstep_release_state/" + c.GetReason():  1,
 	}
 	for _, name := range []string{"lockstep_workload_replicas", "lockstep_workload_ready_groups", "lockstep_release_batches"} {
-		if want[name] == 0 {
-			t.Errorf("%s is 0: %v", name, c)
-		}
+		assert.NotZero(t, want[name], "%s is 0: %v", name, c)
 	}
 	for name := range want {
-		if _, ok := got[name]; !ok {
-			t.Errorf("no metric %s; there are %v", name, slices.Collect(maps.Keys(got)))
-		}
+		_, ok := got[name]
+		assert.True(t, ok, "no metric %s; there are %v", name, slices.Collect(maps.Keys(got)))
 	}
 	maps.DeleteFunc(got, func(name string, _ float64) bool { _, ok := want[name]; return !ok })
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("-context +scrape:\n%s", diff)
-	}
+	assert.Empty(t, cmp.Diff(want, got), "-context +scrape")
 	drifted := b.engine.Observer.Caches.Workload(lwstest.VLLM).DeepCopy()
 	drifted.Spec.RolloutStrategy.RollingUpdateConfiguration.Partition = ptr.To(int32(0))
 	b.cache(drifted)
@@ -71,9 +66,7 @@ func TestReleaseMetrics(t *testing.T) {
 	free := drifted.DeepCopy()
 	free.Annotations = nil
 	b.cache(free)
-	if left := scrape(t, registry); len(left) > 0 {
-		t.Errorf("a workload that is not adopted has %v", left)
-	}
+	assert.Empty(t, scrape(t, registry), "a workload that is not adopted")
 }
 
 // The capacity counts groups of both sets while a canary is promoted, when the release's own counts are of one.
@@ -82,12 +75,8 @@ func TestReadyGroupsDuringPromotion(t *testing.T) {
 	registry := prometheus.NewPedanticRegistry()
 	b := newRoutedFixtureWith(t, Options{Metrics: registry}, lwstest.RoutedPhase(t, record.Promoting, nil), 0).synced()
 	c, s, err := b.contextOf(lwstest.VLLM, "", false)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if len(s.Added) == 0 || readyGroups(s) == int(c.GetStableReady()+c.GetUpdatedReady()) {
-		t.Fatalf("this promotion has no added groups: %v", c)
-	}
+	require.NoError(t, err)
+	require.False(t, len(s.Added) == 0 || readyGroups(s) == int(c.GetStableReady()+c.GetUpdatedReady()), "this promotion has no added groups: %v", c)
 	if got := scrape(t, registry)["lockstep_workload_ready_groups"]; got != float64(readyGroups(s)) {
 		t.Errorf("lockstep_workload_ready_groups is %v, of %d ready groups", got, readyGroups(s))
 	}
@@ -138,14 +127,10 @@ func TestMetricsReference(t *testing.T) {
 		"| metric | labels | help |\n| --- | --- | --- |\n" + strings.Join(registered.rows, "")
 	const path = "../docs/reference-metrics.md"
 	if *update {
-		if err := os.WriteFile(path, []byte(want), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, os.WriteFile(path, []byte(want), 0o600))
 	}
 	got, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	if diff := cmp.Diff(want, string(got)); diff != "" || len(registered.rows) < 20 {
 		t.Errorf("%d metrics; docs/reference-metrics.md is stale, run make generate (-driver +file):\n%s", len(registered.rows), diff)
 	}
@@ -157,28 +142,20 @@ func TestMetricsLint(t *testing.T) {
 	registry := prometheus.NewPedanticRegistry()
 	newRoutedFixtureWith(t, Options{Metrics: registry}, lwstest.RoutedPhase(t, record.Progressing, nil), 0).synced()
 	families, err := registry.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	problems, err := promlint.NewWithMetricFamilies(families).Lint()
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	for _, p := range problems {
 		t.Errorf("%s: %s", p.Metric, p.Text)
 	}
-	if len(families) < 10 {
-		t.Errorf("only %d metrics were checked", len(families))
-	}
+	assert.GreaterOrEqual(t, len(families), 10, "only %d metrics were checked", len(families))
 }
 
 // scrape returns the metrics of default/vllm by their names, and by their reasons.
 func scrape(t *testing.T, registry *prometheus.Registry) map[string]float64 {
 	t.Helper()
 	families, err := registry.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	values := map[string]float64{}
 	for _, family := range families {
 		for _, metric := range family.GetMetric() {
@@ -203,9 +180,7 @@ func scrape(t *testing.T, registry *prometheus.Registry) map[string]float64 {
 func readyMetric(t *testing.T, registry *prometheus.Registry) float64 {
 	t.Helper()
 	families, err := registry.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	for _, family := range families {
 		if family.GetName() == "lockstep_ready" {
 			return family.GetMetric()[0].GetGauge().GetValue()

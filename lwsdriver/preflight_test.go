@@ -13,6 +13,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/fakes"
 
 	"google.golang.org/grpc/codes"
@@ -127,13 +130,11 @@ func TestTurnsAfterWaits(t *testing.T) {
 				}
 				return !refuse
 			})
-			if err := call(ctx, b); err != nil || turns != 1 {
-				t.Errorf("%d turns: %v", turns, err)
-			}
+			err := call(ctx, b)
+			assert.True(t, err == nil && turns == 1, "%d turns: %v", turns, err)
 			refuse = true
-			if err := call(ctx, b); drivererr.Reason(err) != pb.ErrorReason_ERROR_REASON_RATE_LIMITED {
-				t.Errorf("without a turn: %v", err)
-			}
+			err = call(ctx, b)
+			assert.Equal(t, pb.ErrorReason_ERROR_REASON_RATE_LIMITED, drivererr.Reason(err), "without a turn: %v", err)
 		})
 	}
 }
@@ -177,9 +178,7 @@ func TestPreflight(t *testing.T) {
 			b := aroundNeedy(t, tt.refuse...)
 			tt.request.Workload = vllmRef
 			r, err := b.Preflight(t.Context(), tt.request)
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			if got := strings.Join(rulesOf(r.GetFindings()), " "); got != tt.rules {
 				t.Errorf("%s: found %s, want %s", tt.reason, got, tt.rules)
 			}
@@ -187,12 +186,9 @@ func TestPreflight(t *testing.T) {
 			for _, u := range r.GetUnchecked() {
 				got = append(got, fmt.Sprintf("%s %v: %s", u.GetSubject(), u.GetRules(), u.GetReason()))
 			}
-			if !slices.EqualFunc(got, tt.unchecked, strings.HasPrefix) {
-				t.Errorf("%s: not looked at:\n%s\nwant\n%s", tt.reason, strings.Join(got, "\n"), strings.Join(tt.unchecked, "\n"))
-			}
-			if writes := b.Writes(); len(writes) > 0 {
-				t.Errorf("it wrote: %v", writes)
-			}
+			assert.True(t, slices.EqualFunc(got, tt.unchecked, strings.HasPrefix),
+				"%s: not looked at:\n%s\nwant\n%s", tt.reason, strings.Join(got, "\n"), strings.Join(tt.unchecked, "\n"))
+			assert.Empty(t, b.Writes(), "it wrote")
 		})
 	}
 }
@@ -208,11 +204,9 @@ func TestPreflightPlacesBoundedPods(t *testing.T) {
 	b.run()
 	b.eventually("caches are filled", b.Synced)
 	r, err := b.Preflight(t.Context(), &pb.PreflightRequest{Workload: vllmRef, Policy: inBatches(pb.Style_STYLE_BLUE_GREEN, "100%")})
-	if err != nil || !slices.ContainsFunc(r.GetUnchecked(), func(u *pb.Unchecked) bool {
+	assert.True(t, err == nil && slices.ContainsFunc(r.GetUnchecked(), func(u *pb.Unchecked) bool {
 		return u.GetSubject() == "nodes" && strings.Contains(u.GetReason(), "2000002 pods are added")
-	}) {
-		t.Errorf("%v, %v, %v", r.GetUnchecked(), r.GetFindings(), err)
-	}
+	}), "%v, %v, %v", r.GetUnchecked(), r.GetFindings(), err)
 }
 
 // A rule with a name is an error if the release routes by header. If the routes can't be read, they are not checked.
@@ -224,16 +218,13 @@ func TestPreflightReadsRoutes(t *testing.T) {
 			Workload: vllmRef, Policy: policy, Expectations: &pb.PreflightExpectations{HeaderRoutes: byHeader},
 		})
 		i := slices.IndexFunc(r.GetFindings(), func(f *pb.Finding) bool { return f.GetRule() == "RouteRuleNamed" })
-		if err != nil || i < 0 || r.GetFindings()[i].GetSeverity() != want || r.GetFindings()[i].GetField() != "spec.rules[0].name" {
-			t.Errorf("by header %t: want severity %s: %v, %v", byHeader, want, r.GetFindings(), err)
-		}
+		assert.True(t, err == nil && i >= 0 && r.GetFindings()[i].GetSeverity() == want && r.GetFindings()[i].GetField() == "spec.rules[0].name",
+			"by header %t: want severity %s: %v, %v", byHeader, want, r.GetFindings(), err)
 	}
 	r, err := aroundNeedy(t).Preflight(t.Context(), &pb.PreflightRequest{Workload: vllmRef, Policy: policy})
-	if err != nil || !slices.ContainsFunc(r.GetUnchecked(), func(u *pb.Unchecked) bool {
+	assert.True(t, err == nil && slices.ContainsFunc(r.GetUnchecked(), func(u *pb.Unchecked) bool {
 		return u.GetSubject() == "routes" && slices.Equal(u.GetRules(), []string{"RouteRuleNamed"}) && strings.Contains(u.GetReason(), "not installed")
-	}) {
-		t.Errorf("routes that can't be read: %v, %v", r.GetUnchecked(), err)
-	}
+	}), "routes that can't be read: %v, %v", r.GetUnchecked(), err)
 }
 
 // A request that makes no sense is refused, with the field.
@@ -246,9 +237,7 @@ func TestPreflightRefuses(t *testing.T) {
 	} {
 		request.Workload = vllmRef
 		_, err := b.Preflight(t.Context(), request)
-		if drivererr.Reason(err) != pb.ErrorReason_ERROR_REASON_INVALID_REQUEST {
-			t.Errorf("%s: %v", field, err)
-		}
+		assert.Equal(t, pb.ErrorReason_ERROR_REASON_INVALID_REQUEST, drivererr.Reason(err), "%s: %v", field, err)
 		lwstest.ErrorContains(t, err, field)
 	}
 }
@@ -257,20 +246,14 @@ func TestPreflightRefuses(t *testing.T) {
 func TestNearby(t *testing.T) {
 	b := aroundNeedy(t)
 	leader := lwstest.Pod("vllm-0", func(p *corev1.Pod) { p.CreationTimestamp = metav1.NewTime(lwstest.Noon) })
-	if _, err := b.Core.CoreV1().Pods(leader.Namespace).Create(t.Context(), leader, metav1.CreateOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	_, err := b.Core.CoreV1().Pods(leader.Namespace).Create(t.Context(), leader, metav1.CreateOptions{})
+	require.NoError(t, err)
 	b.eventually("the group is observed", func() bool { return len(b.look().Stable.Groups) > 0 })
 	r, err := b.Plan(t.Context(), &pb.PlanRequest{Workload: vllmRef, Policy: inBatches(pb.Style_STYLE_CANARY, "1")})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if got := strings.Join(rulesOf(r.GetFindings()), " "); got != "GitOpsTracked PreStopMissing ReadinessProbeMissing ServiceSelectsWorkers" {
-		t.Errorf("the plan finds %s", got)
-	}
+	require.NoError(t, err)
+	assert.Equal(t, "GitOpsTracked PreStopMissing ReadinessProbeMissing ServiceSelectsWorkers", strings.Join(rulesOf(r.GetFindings()), " "),
+		"the plan finds")
 	for _, a := range b.Core.Actions() {
-		if a.Matches("list", "nodes") {
-			t.Error("nodes were listed")
-		}
+		assert.False(t, a.Matches("list", "nodes"), "nodes were listed")
 	}
 }

@@ -11,6 +11,9 @@ import (
 	"google.golang.org/protobuf/proto"
 	"k8s.io/apimachinery/pkg/runtime"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/lwstest"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
@@ -32,17 +35,13 @@ func TestListRevisionsIsBounded(t *testing.T) {
 	for _, tt := range []struct{ limit, want int }{{0, record.MaxHistoryLimit}, {150, record.MaxHistoryLimit}, {2, 2}} {
 		core.ClearActions()
 		r, err := b.ListRevisions(t.Context(), &pb.ListRevisionsRequest{Workload: vllmRef, Limit: int32(tt.limit), IncludeTemplates: true})
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		revisions, requests := r.GetRevisions(), 0
 		for _, a := range core.Actions() {
 			if a.Matches("get", "controllerrevisions") {
 				requests++
 			}
-			if a.Matches("list", "controllerrevisions") {
-				t.Error("all templates were requested at once")
-			}
+			assert.False(t, a.Matches("list", "controllerrevisions"), "all templates were requested at once")
 		}
 		if len(revisions) != tt.want || requests > tt.want || proto.Size(r) > 4<<20 {
 			t.Errorf("limit %d: %d revisions of %d bytes with %d requests", tt.limit, len(revisions), proto.Size(r), requests)

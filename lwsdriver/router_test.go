@@ -14,6 +14,9 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/lwstest"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
@@ -82,12 +85,9 @@ func TestRouterRefuses(t *testing.T) {
 				}
 			}
 			before := len(b.Writes())
-			if err := do(t.Context()); drivererr.Reason(err) != want || (err == nil) != (want == 0) {
-				t.Errorf("%s: %s: %v, want %v", tc.name, call, err, want)
-			}
-			if got := b.Writes()[before:]; len(got) > 0 {
-				t.Errorf("%s: %s wrote %v", tc.name, call, got)
-			}
+			err := do(t.Context())
+			assert.True(t, drivererr.Reason(err) == want && (err == nil) == (want == 0), "%s: %s: %v, want %v", tc.name, call, err, want)
+			assert.Empty(t, b.Writes()[before:], "%s: %s wrote", tc.name, call)
 		}
 	}
 }
@@ -99,29 +99,21 @@ func TestRouterRecordsRequestedState(t *testing.T) {
 		t.Helper()
 		before := len(b.Writes())
 		for _, want := range []int{1, 1} {
-			if err := routerCalls(b.Driver, "r1", "")[call](t.Context()); err != nil {
-				t.Fatalf("%s: %v", call, err)
-			}
+			require.NoError(t, routerCalls(b.Driver, "r1", "")[call](t.Context()), call)
 			b.caughtUp()
-			if got := b.Writes()[before:]; len(got) != want {
-				t.Errorf("%s: wrote %v, want %d", call, got, want)
-			}
+			assert.Len(t, b.Writes()[before:], want, "%s: wrote", call)
 		}
 	}
 	both("SetWeight")
 	both("SetHeaderRoute")
 	both("SetMirror")
 	w := b.requested()
-	if w == nil || w.Weight != 50 || w.Mirror != 20 || len(w.HeaderRoutes) != 1 || w.HeaderRoutes[0].Name != "testers" {
-		t.Errorf("recorded %+v", w)
-	}
+	assert.True(t, w != nil && w.Weight == 50 && w.Mirror == 20 && len(w.HeaderRoutes) == 1 && w.HeaderRoutes[0].Name == "testers", "recorded %+v", w)
 	both("Reset")
-	if w := b.requested(); w != nil {
-		t.Errorf("after Reset %+v is recorded", w)
-	}
-	if _, err := b.SetHeaderRoute(t.Context(), &pb.SetHeaderRouteRequest{Workload: vllmRef, ReleaseId: "r1", Name: "testers"}); err != nil {
-		t.Errorf("remove a header route that is not there: %v", err)
-	}
+	w = b.requested()
+	assert.Nil(t, w, "after Reset %+v is recorded", w)
+	_, err := b.SetHeaderRoute(t.Context(), &pb.SetHeaderRouteRequest{Workload: vllmRef, ReleaseId: "r1", Name: "testers"})
+	assert.NoError(t, err, "remove a header route that is not there")
 }
 
 // A policy may be attached to a rule that has a name, so that rule gets no header route, and nothing is recorded. A weight is set.
@@ -133,9 +125,7 @@ func TestSetHeaderRouteRefusesNamedRules(t *testing.T) {
 	if got := drivererr.Reason(err); got != pb.ErrorReason_ERROR_REASON_REFERENCE_UNUSABLE || b.requested() != nil {
 		t.Errorf("reason %s, recorded %+v", got, b.requested())
 	}
-	if err := calls["SetWeight"](t.Context()); err != nil {
-		t.Errorf("a weight: %v", err)
-	}
+	assert.NoError(t, calls["SetWeight"](t.Context()), "a weight")
 }
 
 // A header route that a route has room for only without the recorded ones is refused, and nothing is recorded.
@@ -149,9 +139,7 @@ func TestSetHeaderRouteRefusesTooManyRules(t *testing.T) {
 		b.caughtUp()
 		return err
 	}
-	if err := set("alpha"); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, set("alpha"))
 	err := set("beta")
 	lwstest.ErrorContains(t, err, "HTTPRoute llm would have 18 rules")
 	if got := drivererr.Reason(err); got != pb.ErrorReason_ERROR_REASON_REFERENCE_UNUSABLE || len(b.requested().HeaderRoutes) != 1 {
@@ -174,16 +162,11 @@ func newRulesFixture(t *testing.T, edit func([]any) []any) *routedFixture {
 	b := newRoutedFixture(t, lwstest.RoutedPhase(t, record.Progressing, nil), 0)
 	routes := b.routes.Resource(lwstest.GatewayAPI.WithResource("httproutes")).Namespace("default")
 	route, err := routes.Get(t.Context(), "llm", metav1.GetOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	rules, _, _ := unstructured.NestedSlice(route.Object, "spec", "rules")
-	if err := unstructured.SetNestedSlice(route.Object, edit(rules), "spec", "rules"); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := routes.Update(t.Context(), route, metav1.UpdateOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, unstructured.SetNestedSlice(route.Object, edit(rules), "spec", "rules"))
+	_, err = routes.Update(t.Context(), route, metav1.UpdateOptions{})
+	require.NoError(t, err)
 	return b.synced()
 }
 
@@ -209,12 +192,9 @@ func TestVerifyWeight(t *testing.T) {
 			// The loop would make it true.
 			b := newRoutedFixtureWith(t, Options{ReadOnly: true}, lwstest.RoutedPhase(t, tc.phase, &record.Traffic{Weight: 30}), tc.weight).synced()
 			v, err := b.VerifyWeight(t.Context(), &pb.VerifyWeightRequest{Workload: vllmRef, ReleaseId: "r1", Weight: tc.ask})
-			if err != nil || v.GetVerified() != tc.verified || v.GetReason() != tc.reason || v.GetWeight() != int32(tc.weight) {
-				t.Errorf("%v, %v; want %t %q", v, err, tc.verified, tc.reason)
-			}
-			if (v.GetMessage() == "") != tc.verified {
-				t.Errorf("message %q", v.GetMessage())
-			}
+			assert.True(t, err == nil && v.GetVerified() == tc.verified && v.GetReason() == tc.reason && v.GetWeight() == int32(tc.weight),
+				"%v, %v; want %t %q", v, err, tc.verified, tc.reason)
+			assert.Equal(t, tc.verified, v.GetMessage() == "", "message %q", v.GetMessage())
 		})
 	}
 }
@@ -233,14 +213,11 @@ func TestWaitOutlivesRelease(t *testing.T) {
 	}()
 	b.eventually("the request is recorded", func() bool { return b.requested() != nil })
 	next := lwstest.InPhase(t, record.Progressing)
-	if _, err := b.Sets.LeaderworkersetV1().LeaderWorkerSets("default").Update(t.Context(), next, metav1.UpdateOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	_, err := b.Sets.LeaderworkersetV1().LeaderWorkerSets("default").Update(t.Context(), next, metav1.UpdateOptions{})
+	require.NoError(t, err)
 	select {
 	case err := <-answer:
-		if drivererr.Reason(err) != pb.ErrorReason_ERROR_REASON_UNSUPPORTED {
-			t.Errorf("%v", err)
-		}
+		assert.Equal(t, pb.ErrorReason_ERROR_REASON_UNSUPPORTED, drivererr.Reason(err), err)
 	case <-time.After(await.Patience):
 		t.Fatal("the wait did not end")
 	}
@@ -250,16 +227,11 @@ func TestWaitOutlivesRelease(t *testing.T) {
 func TestNextReleaseWaitsForCaches(t *testing.T) {
 	b := newRoutedFixture(t, lwstest.RoutedPhase(t, record.CleaningUp, nil), 0)
 	s, decision, err := b.engine.Look(lwstest.VLLM)
-	if err != nil || decision.Reason != traffic.ReasonNotSynced {
-		t.Fatalf("%+v, %v", decision, err)
-	}
-	if state := describeWorkload(s, decision); state.GetTrafficBasis() != 0 && state.GetTrafficWeight() != 0 {
-		t.Errorf("a share is reported that is not known: %v", state)
-	}
+	require.True(t, err == nil && decision.Reason == traffic.ReasonNotSynced, "%+v, %v", decision, err)
+	state := describeWorkload(s, decision)
+	assert.False(t, state.GetTrafficBasis() != 0 && state.GetTrafficWeight() != 0, "a share is reported that is not known: %v", state)
 	b.run()
 	b.eventually("the driver serves", b.Synced)
 	b.awaitRead(t.Context(), lwstest.VLLM)
-	if plan.Unread(b.look().Observation) {
-		t.Error("it did not wait")
-	}
+	assert.False(t, plan.Unread(b.look().Observation), "it did not wait")
 }

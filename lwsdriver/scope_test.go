@@ -15,6 +15,9 @@ import (
 	"k8s.io/utils/ptr"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/lwstest"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
@@ -26,9 +29,7 @@ import (
 func drifted(t *testing.T, name string) *lws.LeaderWorkerSet {
 	t.Helper()
 	value, err := (&record.Record{Saved: record.Native(record.Hold())}).Encode()
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	w := &lws.LeaderWorkerSet{ObjectMeta: metav1.ObjectMeta{
 		Namespace: "ns", Name: name, UID: types.UID(name), ResourceVersion: "1",
 		Annotations: map[string]string{record.RecordAnnotation: value},
@@ -85,13 +86,10 @@ func TestScope(t *testing.T) {
 			await.True(t, "the queue is empty", s.engine.Idle)
 			for _, name := range []string{"here", "there"} {
 				answer, err := s.CalculateBatchContext(t.Context(), &pb.CalculateBatchContextRequest{Workload: ref(name)})
-				if err != nil || answer.GetContext().GetReplicas() != 2 {
-					t.Errorf("%s: looking at %s: %v, %v", test.reason, name, answer, err)
-				}
+				assert.True(t, err == nil && answer.GetContext().GetReplicas() == 2, "%s: looking at %s: %v, %v", test.reason, name, answer, err)
 			}
-			if got := s.written(); !slices.Equal(got, test.want) {
-				t.Errorf("%s: written: %q, want %q", test.reason, got, test.want)
-			}
+			got := s.written()
+			assert.True(t, slices.Equal(got, test.want), "%s: written: %q, want %q", test.reason, got, test.want)
 		})
 	}
 }
@@ -119,9 +117,8 @@ func TestScopeRefusesChanges(t *testing.T) {
 					return err
 				},
 			} {
-				if err := call(t.Context()); drivererr.Reason(err) != pb.ErrorReason_ERROR_REASON_UNSUPPORTED {
-					t.Errorf("%s: %v, want UNSUPPORTED", rpc, err)
-				}
+				err := call(t.Context())
+				assert.Equal(t, pb.ErrorReason_ERROR_REASON_UNSUPPORTED, drivererr.Reason(err), "%s: %v, want UNSUPPORTED", rpc, err)
 			}
 		})
 	}
@@ -134,12 +131,9 @@ func TestDrainEndsWaitsButNotDriver(t *testing.T) {
 	s.Drain()
 	stream := watchStream{ctx: t.Context()}
 	err := s.WatchBatchContext(&pb.WatchBatchContextRequest{Workload: ref("here")}, stream)
-	if drivererr.Reason(err) != pb.ErrorReason_ERROR_REASON_API_UNAVAILABLE {
-		t.Errorf("a watch ends with %v, want API_UNAVAILABLE", err)
-	}
-	if _, err := s.Adopt(t.Context(), &pb.AdoptRequest{Workload: ref("here")}); err != nil {
-		t.Errorf("Adopt while draining: %v", err)
-	}
+	assert.Equal(t, pb.ErrorReason_ERROR_REASON_API_UNAVAILABLE, drivererr.Reason(err), "a watch ends with %v, want API_UNAVAILABLE", err)
+	_, err = s.Adopt(t.Context(), &pb.AdoptRequest{Workload: ref("here")})
+	assert.NoError(t, err, "Adopt while draining")
 }
 
 // watchStream takes what a watch sends.

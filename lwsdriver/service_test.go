@@ -17,6 +17,9 @@ import (
 	"k8s.io/utils/ptr"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/lockstep-rollouts/lockstep/internal/access"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/lwstest"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
@@ -52,12 +55,8 @@ func TestAwaitReturnsBeforeDeadline(t *testing.T) {
 				}
 				start := time.Now()
 				c, err := b.await(ctx, lwstest.VLLM, mutation{}, durationpb.New(tt.wait), false)
-				if err != nil || c.GetState() != pb.State_STATE_PREPARING {
-					t.Errorf("answer %v, %v", c, err)
-				}
-				if took := time.Since(start); took != tt.want {
-					t.Errorf("answered after %s, want %s", took, tt.want)
-				}
+				assert.True(t, err == nil && c.GetState() == pb.State_STATE_PREPARING, "answer %v, %v", c, err)
+				assert.Equal(t, tt.want, time.Since(start), "answered after")
 			})
 		})
 	}
@@ -71,9 +70,7 @@ func TestAwaitAddsGroupsInTurn(t *testing.T) {
 			defer b.end()
 			start := time.Now()
 			ctx := access.WithTurn(t.Context(), func(context.Context) bool {
-				if time.Since(start) != time.Minute {
-					t.Errorf("the turn is taken after %s, want the end of the wait", time.Since(start))
-				}
+				assert.Equal(t, time.Minute, time.Since(start), "the turn is taken after %s, want the end of the wait", time.Since(start))
 				return may
 			})
 			want, left := 4, 0
@@ -81,9 +78,8 @@ func TestAwaitAddsGroupsInTurn(t *testing.T) {
 				want, left = left, want
 			}
 			c, err := b.await(ctx, lwstest.VLLM, mutation{}, durationpb.New(time.Minute), true)
-			if err != nil || len(c.GetGroups()) != want || int(c.GetGroupsOmitted()) != left {
-				t.Errorf("turn %t: %d groups, %d omitted, want %d and %d: %v", may, len(c.GetGroups()), c.GetGroupsOmitted(), want, left, err)
-			}
+			assert.True(t, err == nil && len(c.GetGroups()) == want && int(c.GetGroupsOmitted()) == left,
+				"turn %t: %d groups, %d omitted, want %d and %d: %v", may, len(c.GetGroups()), c.GetGroupsOmitted(), want, left, err)
 		})
 	}
 }
@@ -97,16 +93,11 @@ func TestCallDecidesTwice(t *testing.T) {
 	b := newFixtureWith(t, o, fake.NewClientset(), lwstest.NoRoutes(), w)
 	defer b.end()
 	m, err := b.mutate(t.Context(), lwstest.VLLM, plan.Adopt{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	c, err := b.await(t.Context(), lwstest.VLLM, m, nil, false)
-	if err != nil || c.GetState() != pb.State_STATE_HOLDING {
-		t.Errorf("answer %v, %v", c, err)
-	}
-	if want := []plan.Intent{plan.Adopt{}, nil}; !slices.Equal(intents, want) {
-		t.Errorf("decisions about %v, want %v", intents, want)
-	}
+	assert.True(t, err == nil && c.GetState() == pb.State_STATE_HOLDING, "answer %v, %v", c, err)
+	want := []plan.Intent{plan.Adopt{}, nil}
+	assert.True(t, slices.Equal(intents, want), "decisions about %v, want %v", intents, want)
 }
 
 // Groups without numbers know no partition, so there is no hold.
@@ -115,9 +106,8 @@ func TestUnnumberedGroupsAreRefused(t *testing.T) {
 	b.run()
 	b.eventually("the driver serves", b.Synced)
 	pod := lwstest.Pod("vllm-x7f", func(p *corev1.Pod) { p.Labels[lws.GroupIndexLabelKey] = "x7f" })
-	if _, err := b.Core.CoreV1().Pods(lwstest.VLLM.Namespace).Create(t.Context(), pod, metav1.CreateOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	_, err := b.Core.CoreV1().Pods(lwstest.VLLM.Namespace).Create(t.Context(), pod, metav1.CreateOptions{})
+	require.NoError(t, err)
 	b.eventually("the pod is seen", func() bool { return len(b.look().Stable.Groups) > 0 && b.look().Identity.UnnumberedGroup != "" })
 	ref := &pb.WorkloadRef{Namespace: lwstest.VLLM.Namespace, Name: lwstest.VLLM.Name}
 	_, errAdopt := b.Adopt(t.Context(), &pb.AdoptRequest{Workload: ref})
@@ -125,12 +115,8 @@ func TestUnnumberedGroupsAreRefused(t *testing.T) {
 		Workload: ref, ReleaseId: "r1", Policy: &pb.ReleasePolicy{Style: pb.Style_STYLE_CANARY, Batches: []string{"100%"}},
 	})
 	for _, err := range []error{errAdopt, errInitialize} {
-		if got := drivererr.Reason(err); got != pb.ErrorReason_ERROR_REASON_UNSUPPORTED_GROUP_IDENTITY {
-			t.Errorf("%v, want UNSUPPORTED_GROUP_IDENTITY", err)
-		}
+		assert.Equal(t, pb.ErrorReason_ERROR_REASON_UNSUPPORTED_GROUP_IDENTITY, drivererr.Reason(err), "%v, want UNSUPPORTED_GROUP_IDENTITY", err)
 		lwstest.ErrorContains(t, err, "x7f", "groupIdentity")
 	}
-	if got := b.Writes(); len(got) > 0 {
-		t.Errorf("writes %q", got)
-	}
+	assert.Empty(t, b.Writes(), "writes")
 }

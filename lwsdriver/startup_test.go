@@ -11,6 +11,9 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/lwstest"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/observe"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
@@ -24,27 +27,19 @@ func TestSyncedRequiresWatchAccess(t *testing.T) {
 	b := newFixture(t, lwstest.Unrecorded())
 	var allowed, asked atomic.Bool
 	lwstest.ForbidWatches(b.Core, func() bool { asked.Store(true); return !allowed.Load() })
-	if b.Synced() {
-		t.Error("synced before it runs")
-	}
+	assert.False(t, b.Synced(), "synced before it runs")
 	b.run()
 	b.eventually("the caches are filled", func() bool {
-		if b.Synced() {
-			t.Fatal("synced although it may not watch")
-		}
+		require.False(t, b.Synced(), "synced although it may not watch")
 		return asked.Load()
 	})
 	b.eventually("the driver says what it lacks", func() bool {
 		return drivererr.Reason(b.engine.Ready()) == pb.ErrorReason_ERROR_REASON_FORBIDDEN
 	})
-	if b.Synced() {
-		t.Error("synced although it may not watch")
-	}
+	assert.False(t, b.Synced(), "synced although it may not watch")
 	allowed.Store(true)
 	b.eventually("it may watch now", b.Synced)
-	if err := b.engine.Ready(); err != nil {
-		t.Errorf("synced, and does not serve: %v", err)
-	}
+	assert.NoError(t, b.engine.Ready(), "synced, and does not serve")
 }
 
 // A release of a held workload waits for LWS to record its template, so that one write begins it.
@@ -58,16 +53,10 @@ func TestAwaitRevision(t *testing.T) {
 		b.awaitRevision(t.Context(), key)
 		return time.Since(begun)
 	}
-	if d := took(observe.KeyOf(loose)); d >= raceTimeout {
-		t.Errorf("a workload that would roll was waited for, for %s", d)
-	}
-	if d := took(lwstest.VLLM); d < raceTimeout {
-		t.Errorf("the revision was waited for for %s only", d)
-	}
-	if err := b.Core.Tracker().Add(lwstest.Revision(t, held, "new")); err != nil {
-		t.Fatal(err)
-	}
-	if d, got := took(lwstest.VLLM), b.look().Stable.Revision; d < raceTimeout && got != "new" {
-		t.Errorf("revision %q after %s", got, d)
-	}
+	assert.Less(t, took(observe.KeyOf(loose)), raceTimeout, "a workload that would roll was waited for, for")
+	d := took(lwstest.VLLM)
+	assert.GreaterOrEqual(t, d, raceTimeout, "the revision was waited for for %s only", d)
+	require.NoError(t, b.Core.Tracker().Add(lwstest.Revision(t, held, "new")))
+	d, got := took(lwstest.VLLM), b.look().Stable.Revision
+	assert.False(t, d < raceTimeout && got != "new", "revision %q after %s", got, d)
 }

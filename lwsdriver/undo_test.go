@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+
 	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/fakes"
 
 	"k8s.io/apimachinery/pkg/runtime"
@@ -53,26 +55,21 @@ func TestUndo(t *testing.T) {
 	} {
 		patched = nil
 		r, err := b.Undo(t.Context(), &pb.UndoRequest{Workload: vllmRef, Revision: tt.revision})
-		if drivererr.Reason(err) != tt.reason || r.GetRevision() != tt.want || r.GetAction() != tt.action {
-			t.Errorf("%q: %v, %v", tt.revision, r, err)
-		}
+		assert.True(t, drivererr.Reason(err) == tt.reason && r.GetRevision() == tt.want && r.GetAction() == tt.action,
+			"%q: %v, %v", tt.revision, r, err)
 		if (len(patched) == 1) != (tt.image != "") {
 			t.Errorf("%q: %d writes", tt.revision, len(patched))
 			continue
 		}
 		for _, p := range patched {
 			lwstest.ErrorContains(t, fmt.Errorf("%s", p.Patch), `"value":"stable"`, "/metadata/generation", tt.image)
-			if p.PatchOptions.FieldManager != record.UndoManager {
-				t.Errorf("%q: field manager %q", tt.revision, p.PatchOptions.FieldManager)
-			}
+			assert.Equal(t, record.UndoManager, p.PatchOptions.FieldManager, "%q: field manager", tt.revision)
 		}
 	}
 	// A template that the caller has not seen is not overwritten.
 	for seen, reason := range map[string]pb.ErrorReason{"new": 0, "another": pb.ErrorReason_ERROR_REASON_REVISION_CHANGED} {
 		patched = nil
 		_, err := b.Undo(t.Context(), &pb.UndoRequest{Workload: vllmRef, Revision: "first", TemplateRevision: seen})
-		if drivererr.Reason(err) != reason || (len(patched) == 1) != (reason == 0) {
-			t.Errorf("seen %q: %v, %d writes", seen, err, len(patched))
-		}
+		assert.True(t, drivererr.Reason(err) == reason && (len(patched) == 1) == (reason == 0), "seen %q: %v, %d writes", seen, err, len(patched))
 	}
 }

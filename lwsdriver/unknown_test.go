@@ -12,6 +12,9 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
@@ -35,14 +38,11 @@ func TestUnknownFieldsAreRefused(t *testing.T) {
 				CanaryLeaderMetadata: &pb.PodMetadata{Labels: map[string]string{"a": "b"}}, Traffic: &pb.TrafficPolicy{StableService: "vllm", HttpRoutes: []string{"vllm"}},
 			}
 			request := &pb.InitializeRequest{ReleaseId: "r1", Policy: p}
-			if err := checkInitialize(request, record.Limits{Metadata: []string{"a"}}); err != nil {
-				t.Fatalf("refused already: %v", err)
-			}
+			require.NoError(t, checkInitialize(request, record.Limits{Metadata: []string{"a"}}), "refused already")
 			tt.at(p).ProtoReflect().SetUnknown(newer)
 			err := checkInitialize(request, record.Limits{Metadata: []string{"a"}})
-			if got := drivererr.Reason(err); got != pb.ErrorReason_ERROR_REASON_INVALID_REQUEST {
-				t.Errorf("reason %s, want INVALID_REQUEST", got)
-			}
+			got := drivererr.Reason(err)
+			assert.Equal(t, pb.ErrorReason_ERROR_REASON_INVALID_REQUEST, got, "reason %s, want INVALID_REQUEST", got)
 			if !slices.ContainsFunc(drivererr.Violations(err), func(v drivererr.FieldViolation) bool {
 				return v.Field == tt.field && strings.Contains(v.Description, "1234")
 			}) {
@@ -57,12 +57,8 @@ func TestUnknownFieldsOfLists(t *testing.T) {
 	group := &pb.Group{}
 	group.ProtoReflect().SetUnknown(newer)
 	got := unknownFields("context", (&pb.BatchContext{Groups: []*pb.Group{{}, group}}).ProtoReflect())
-	if len(got) != 1 || got[0].Field != "context.groups[1]" {
-		t.Errorf("violations %v", got)
-	}
-	if got := unknownFields("policy", (*pb.ReleasePolicy)(nil).ProtoReflect()); len(got) > 0 {
-		t.Errorf("no policy has %v", got)
-	}
+	assert.True(t, len(got) == 1 && got[0].Field == "context.groups[1]", "violations %v", got)
+	assert.Empty(t, unknownFields("policy", (*pb.ReleasePolicy)(nil).ProtoReflect()), "no policy")
 }
 
 // A deadline that is longer than the operator allows is refused wherever a policy is judged.

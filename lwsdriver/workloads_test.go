@@ -14,6 +14,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
 	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/await"
@@ -96,13 +99,9 @@ func TestWatchWorkloads(t *testing.T) {
 	sets := s.Sets.LeaderworkersetV1().LeaderWorkerSets("ns")
 	step := func(reason string, change func() error, want ...string) {
 		t.Helper()
-		if err := change(); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, change())
 		for _, w := range want {
-			if got := stream.next(); got != w {
-				t.Fatalf("%s: got %q, want %q", reason, got, w)
-			}
+			require.Equal(t, w, stream.next(), reason)
 		}
 	}
 	edit := func(name string, change func(*lws.LeaderWorkerSet)) func() error {
@@ -132,27 +131,21 @@ func TestWatchWorkloads(t *testing.T) {
 	step("a deleted workload", func() error {
 		return sets.Delete(t.Context(), "late", metav1.DeleteOptions{})
 	}, "late removed")
-	if got, own := s.written(), []string{"delete leaderworkersets", "update leaderworkersets"}; !slices.Equal(got, own) {
-		t.Errorf("the watch wrote: %q, beside the test's %q", got, own)
-	}
+	got, own := s.written(), []string{"delete leaderworkersets", "update leaderworkersets"}
+	assert.True(t, slices.Equal(got, own), "the watch wrote: %q, beside the test's %q", got, own)
 }
 
 func TestWatchWorkloadsOfOneNamespace(t *testing.T) {
 	t.Parallel()
 	s := newScoped(t, Options{ReadOnly: true})
-	if got := s.watchWorkloads(t, &pb.WatchWorkloadsRequest{Namespace: "other"}).next(); got != "synced" {
-		t.Errorf("another namespace has %q", got)
-	}
+	assert.Equal(t, "synced", s.watchWorkloads(t, &pb.WatchWorkloadsRequest{Namespace: "other"}).next(), "another namespace")
 	own := newScoped(t, Options{ReadOnly: true, Namespace: "ns"})
 	err := own.WatchWorkloads(&pb.WatchWorkloadsRequest{Namespace: "other"}, workloadsStream{t: t, ctx: t.Context()})
-	if drivererr.Reason(err) != pb.ErrorReason_ERROR_REASON_UNSUPPORTED {
-		t.Errorf("a driver of another namespace: %v, want UNSUPPORTED", err)
-	}
+	assert.Equal(t, pb.ErrorReason_ERROR_REASON_UNSUPPORTED, drivererr.Reason(err), "a driver of another namespace: %v, want UNSUPPORTED", err)
 	one := newScoped(t, Options{ReadOnly: true, Workload: here})
 	stream := one.watchWorkloads(t, &pb.WatchWorkloadsRequest{})
-	if first, second := stream.next(), stream.next(); first != "here" || second != "synced" {
-		t.Errorf("a driver of one workload sends %q, %q", first, second)
-	}
+	first, second := stream.next(), stream.next()
+	assert.True(t, first == "here" && second == "synced", "a driver of one workload sends %q, %q", first, second)
 }
 
 // contextStream is the receiving end of a WatchBatchContext.
@@ -180,13 +173,8 @@ func TestWatchForgetsDeletedWorkload(t *testing.T) {
 		ended <- s.WatchBatchContext(&pb.WatchBatchContextRequest{Workload: &pb.WorkloadRef{Namespace: "ns", Name: "here"}}, stream)
 	}()
 	<-stream.sent
-	if err := s.Sets.LeaderworkersetV1().LeaderWorkerSets("ns").Delete(t.Context(), "here", metav1.DeleteOptions{}); err != nil {
-		t.Fatal(err)
-	}
-	if err := <-ended; drivererr.Reason(err) != pb.ErrorReason_ERROR_REASON_WORKLOAD_NOT_FOUND {
-		t.Errorf("the watch ended with %v", err)
-	}
-	if n := len(s.states.all); n > 0 {
-		t.Errorf("%d states are kept", n)
-	}
+	require.NoError(t, s.Sets.LeaderworkersetV1().LeaderWorkerSets("ns").Delete(t.Context(), "here", metav1.DeleteOptions{}))
+	err := <-ended
+	assert.Equal(t, pb.ErrorReason_ERROR_REASON_WORKLOAD_NOT_FOUND, drivererr.Reason(err), "the watch ended with %v", err)
+	assert.Empty(t, s.states.all, "states are kept")
 }

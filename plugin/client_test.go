@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -121,13 +123,9 @@ func TestClientRefusesContextsThatBreakTheContract(t *testing.T) {
 			tt.mutate(driver.context)
 			client := plugintest.Connect(t, driver, driver)
 			_, err := client.CalculateBatchContext(t.Context(), &pb.CalculateBatchContextRequest{})
-			if got := status.Code(err); got != tt.want {
-				t.Errorf("%s: Calculate: %v, want %v", tt.reason, err, tt.want)
-			}
+			assert.Equal(t, tt.want, status.Code(err), "%s: Calculate: %v, want %v", tt.reason, err, tt.want)
 			for _, err := range client.WatchBatchContext(t.Context(), &pb.WatchBatchContextRequest{}) {
-				if got := status.Code(err); got != tt.want {
-					t.Errorf("%s: Watch: %v, want %v", tt.reason, err, tt.want)
-				}
+				assert.Equal(t, tt.want, status.Code(err), "%s: Watch: %v, want %v", tt.reason, err, tt.want)
 			}
 		})
 	}
@@ -155,14 +153,12 @@ func TestClientRefusesOtherResponsesThatBreakTheContract(t *testing.T) {
 	}
 	for _, tt := range finalizes {
 		driver.finalize = tt.resp
-		if _, err := client.Finalize(ctx, &pb.FinalizeRequest{}); status.Code(err) != tt.want {
-			t.Errorf("Finalize %s: %v, want %v", tt.name, err, tt.want)
-		}
+		_, err := client.Finalize(ctx, &pb.FinalizeRequest{})
+		assert.Equal(t, tt.want, status.Code(err), "Finalize %s: %v, want %v", tt.name, err, tt.want)
 	}
 	driver.weight = &pb.SetWeightResponse{Action: configured}
-	if _, err := client.SetWeight(ctx, &pb.SetWeightRequest{}); status.Code(err) != codes.Internal {
-		t.Errorf("SetWeight neither verified nor with a reason: %v, want INTERNAL", err)
-	}
+	_, err := client.SetWeight(ctx, &pb.SetWeightRequest{})
+	assert.Equal(t, codes.Internal, status.Code(err), "SetWeight neither verified nor with a reason: %v, want INTERNAL", err)
 }
 
 func TestClientRefusesBrokenInfo(t *testing.T) {
@@ -180,9 +176,7 @@ func TestClientRefusesBrokenInfo(t *testing.T) {
 		if err == nil {
 			_ = client.Close()
 		}
-		if status.Code(err) != codes.Internal {
-			t.Errorf("without %s: %v, want INTERNAL", name, err)
-		}
+		assert.Equal(t, codes.Internal, status.Code(err), "without %s: %v, want INTERNAL", name, err)
 	}
 }
 
@@ -197,19 +191,12 @@ func TestClientKeepsCodesAndDetails(t *testing.T) {
 		for _, err := range client.WatchBatchContext(ctx, &pb.WatchBatchContextRequest{}) {
 			errs = append(errs, err)
 		}
-		if len(errs) != 2 {
-			t.Fatalf("%v: watch yielded %d items, want the error once", reason, len(errs)-1)
-		}
+		require.Len(t, errs, 2, "%v: watch yielded %d items, want the error once", reason, len(errs)-1)
 		for _, err := range errs {
-			if plugin.Reason(err) != reason || status.Code(err) != drivererr.Code(reason) {
-				t.Errorf("%v arrived as %v, %v", reason, plugin.Reason(err), status.Code(err))
-			}
-			if drivererr.Metadata(err)["object"] != "default/vllm" {
-				t.Errorf("%v lost its metadata", reason)
-			}
-			if got, want := status.Convert(err).Message(), "scripted.test: default/vllm"; got != want {
-				t.Errorf("message is %q, want %q", got, want)
-			}
+			assert.True(t, plugin.Reason(err) == reason && status.Code(err) == drivererr.Code(reason),
+				"%v arrived as %v, %v", reason, plugin.Reason(err), status.Code(err))
+			assert.Equal(t, "default/vllm", drivererr.Metadata(err)["object"], "%v lost its metadata", reason)
+			assert.Equal(t, "scripted.test: default/vllm", status.Convert(err).Message(), "message")
 		}
 	}
 }
@@ -226,13 +213,10 @@ func TestClientRejectsUnsupportedRPCsWithoutCalling(t *testing.T) {
 		watch = err
 	}
 	for name, err := range map[string]error{"calculate": calculate, "plan": plan, "weight": weight, "watch": watch} {
-		if plugin.Reason(err) != pb.ErrorReason_ERROR_REASON_UNSUPPORTED || status.Code(err) != codes.Unimplemented {
-			t.Errorf("%s: %v, want UNSUPPORTED", name, err)
-		}
+		assert.True(t, plugin.Reason(err) == pb.ErrorReason_ERROR_REASON_UNSUPPORTED && status.Code(err) == codes.Unimplemented,
+			"%s: %v, want UNSUPPORTED", name, err)
 	}
-	if driver.calls != 0 {
-		t.Errorf("the driver was called %d times", driver.calls)
-	}
+	assert.Zero(t, driver.calls, "the driver was called %d times", driver.calls)
 }
 
 func TestWatchFollowsUntilTheLoopEnds(t *testing.T) {
@@ -242,29 +226,22 @@ func TestWatchFollowsUntilTheLoopEnds(t *testing.T) {
 	ref := &pb.WorkloadRef{Namespace: "default", Name: "vllm"}
 	var states []pb.State
 	for c, err := range client.WatchBatchContext(t.Context(), &pb.WatchBatchContextRequest{Workload: ref}) {
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		states = append(states, c.GetState())
 		if len(states) == 2 {
 			break
 		}
-		if _, err := client.Adopt(t.Context(), &pb.AdoptRequest{Workload: ref}); err != nil {
-			t.Fatal(err)
-		}
+		_, err := client.Adopt(t.Context(), &pb.AdoptRequest{Workload: ref})
+		require.NoError(t, err)
 	}
-	if diff := cmp.Diff([]pb.State{pb.State_STATE_UNMANAGED, pb.State_STATE_HOLDING}, states); diff != "" {
-		t.Errorf("states (-want +got):\n%s", diff)
-	}
+	assert.Empty(t, cmp.Diff([]pb.State{pb.State_STATE_UNMANAGED, pb.State_STATE_HOLDING}, states), "states (-want +got)")
 }
 
 func TestInfoIsACopy(t *testing.T) {
 	client := plugintest.Connect(t, plugintest.NewFakeDriver(), nil)
 	want := client.Info()
 	client.Info().Capabilities = nil
-	if diff := cmp.Diff(want, client.Info(), protocmp.Transform()); diff != "" {
-		t.Errorf("a caller changed the client's info (-want +got):\n%s", diff)
-	}
+	assert.Empty(t, cmp.Diff(want, client.Info(), protocmp.Transform()), "a caller changed the client's info (-want +got)")
 }
 
 // An empty finding is the driver's mistake, and not shown to users.
@@ -288,8 +265,7 @@ func TestClientRefusesBrokenFindings(t *testing.T) {
 		f := good()
 		tt.mutate(f)
 		client := plugintest.Connect(t, &scripted{info: infoWith(pb.Capability_CAPABILITY_PREFLIGHT), findings: []*pb.Finding{good(), f}}, nil)
-		if _, err := client.Preflight(t.Context(), &pb.PreflightRequest{}); status.Code(err) != tt.want {
-			t.Errorf("%s: %v, want %v", name, err, tt.want)
-		}
+		_, err := client.Preflight(t.Context(), &pb.PreflightRequest{})
+		assert.Equal(t, tt.want, status.Code(err), "%s: %v, want %v", name, err, tt.want)
 	}
 }

@@ -11,7 +11,6 @@ import (
 	"net"
 	"os"
 	"path/filepath"
-	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -21,6 +20,9 @@ import (
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/status"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
 	"github.com/lockstep-rollouts/lockstep/plugin"
 	"github.com/lockstep-rollouts/lockstep/plugin/plugintest"
@@ -34,9 +36,7 @@ func serveTCP(t *testing.T, address string, opts ...grpc.ServerOption) string {
 	t.Helper()
 	var config net.ListenConfig
 	listener, err := config.Listen(t.Context(), "tcp", address)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	s := grpc.NewServer(opts...)
 	plugin.Register(s, plugintest.NewFakeDriver(), nil)
 	done := make(chan struct{})
@@ -54,27 +54,17 @@ func serveTCP(t *testing.T, address string, opts ...grpc.ServerOption) string {
 func dialAndClose(t *testing.T, address string, opts ...plugin.Option) {
 	t.Helper()
 	client, err := plugin.Dial(t.Context(), address, opts...)
-	if err != nil {
-		t.Fatalf("Dial(%q): %v", address, err)
-	}
-	if got := client.Info().GetName(); got != "fake.lockstep.dev" {
-		t.Errorf("driver is %q", got)
-	}
-	if err := client.Close(); err != nil {
-		t.Errorf("Close: %v", err)
-	}
-	if err := client.Close(); err != nil {
-		t.Errorf("Close again: %v", err)
-	}
+	require.NoError(t, err, "Dial(%q)", address)
+	assert.Equal(t, "fake.lockstep.dev", client.Info().GetName(), "driver")
+	assert.NoError(t, client.Close(), "Close")
+	assert.NoError(t, client.Close(), "Close again")
 }
 
 func TestDial(t *testing.T) {
 	driver := plugintest.NewFakeDriver()
 	tcp := serveTCP(t, "127.0.0.1:0")
 	_, port, err := net.SplitHostPort(tcp)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	tests := []struct{ name, address string }{
 		{"unix socket", plugintest.Serve(t, driver, driver)},
 		{"loopback", tcp},
@@ -102,9 +92,7 @@ func TestDialNeedsTLS(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			for _, address := range []string{"192.0.2.1:443", "dns:///driver.example.com:443", ":443"} {
 				_, err := plugin.Dial(t.Context(), address, tt.opts...)
-				if !errors.Is(err, plugin.ErrNeedsTLS) {
-					t.Errorf("Dial(%q) = %v, want ErrNeedsTLS: %s", address, err, tt.reason)
-				}
+				assert.ErrorIs(t, err, plugin.ErrNeedsTLS, "Dial(%q) = %v, want ErrNeedsTLS: %s", address, err, tt.reason)
 			}
 		})
 	}
@@ -142,9 +130,7 @@ func TestDialRenewedFiles(t *testing.T) {
 		grpc.KeepaliveParams(keepalive.ServerParameters{MaxConnectionAge: 50 * time.Millisecond}))
 	files := before.Files(t, "client")
 	client, err := plugin.Dial(t.Context(), address, plugin.WithTLS(files.Cert, files.Key, before.File))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	defer func() { _ = client.Close() }()
 	var connected atomic.Bool
 	renewed := after.ServerConfig(t)
@@ -153,9 +139,7 @@ func TestDialRenewedFiles(t *testing.T) {
 	serves.Store(renewed)
 	fresh := after.Files(t, "client")
 	for from, to := range map[string]string{fresh.Cert: files.Cert, fresh.Key: files.Key, after.File: before.File} {
-		if err := os.Rename(from, to); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, os.Rename(from, to))
 	}
 	await.Nil(t, "the renewed CA is in effect", func(ctx context.Context) error {
 		renewed := connected.Load()
@@ -173,15 +157,10 @@ func TestDialNobodyListens(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "no.sock")
 	begin := time.Now()
 	_, err := plugin.Dial(t.Context(), "unix://"+path)
-	if status.Code(err) != codes.Unavailable || !plugin.Retryable(err) {
-		t.Errorf("error is %v, want UNAVAILABLE", err)
-	}
-	if err == nil || !strings.Contains(err.Error(), path) {
-		t.Errorf("error %v does not name the address", err)
-	}
-	if took := time.Since(begin); took > 5*time.Second {
-		t.Errorf("took %v, want an error at once", took)
-	}
+	assert.True(t, status.Code(err) == codes.Unavailable && plugin.Retryable(err), "error is %v, want UNAVAILABLE", err)
+	assert.ErrorContains(t, err, path, "error %v does not name the address", err)
+	took := time.Since(begin)
+	assert.LessOrEqual(t, took, 5*time.Second, "took %v, want an error at once", took)
 }
 
 func TestDialWaitsForReady(t *testing.T) {
@@ -190,12 +169,9 @@ func TestDialWaitsForReady(t *testing.T) {
 
 	_, err := plugin.Dial(t.Context(), "unix://"+filepath.Join(t.TempDir(), "no.sock"),
 		plugin.WithWaitForReady(), plugin.WithConnectTimeout(50*time.Millisecond))
-	if status.Code(err) != codes.DeadlineExceeded {
-		t.Errorf("error is %v, want DEADLINE_EXCEEDED: the wait is bounded", err)
-	}
+	assert.Equal(t, codes.DeadlineExceeded, status.Code(err), "error is %v, want DEADLINE_EXCEEDED: the wait is bounded", err)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := plugin.Dial(ctx, address); status.Code(err) != codes.Canceled {
-		t.Errorf("error is %v, want CANCELED", err)
-	}
+	_, err = plugin.Dial(ctx, address)
+	assert.Equal(t, codes.Canceled, status.Code(err), "error is %v, want CANCELED", err)
 }

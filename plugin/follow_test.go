@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/stretchr/testify/assert"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -124,9 +125,7 @@ func TestFollow(t *testing.T) {
 					}
 					got = append(got, fmt.Sprint(time.Since(start), " ", what))
 				}
-				if diff := cmp.Diff(tc.want, got); diff != "" {
-					t.Errorf("%s: -want, +got:\n%s", tc.reason, diff)
-				}
+				assert.Empty(t, cmp.Diff(tc.want, got), "%s: -want, +got", tc.reason)
 			})
 		})
 	}
@@ -185,9 +184,7 @@ func TestFollowWorkloads(t *testing.T) {
 					}
 					got = append(got, what)
 				}
-				if diff := cmp.Diff(tc.want, got); diff != "" {
-					t.Errorf("%s: -want, +got:\n%s", tc.reason, diff)
-				}
+				assert.Empty(t, cmp.Diff(tc.want, got), "%s: -want, +got", tc.reason)
 			})
 		})
 	}

@@ -23,6 +23,9 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 
 	"github.com/lockstep-rollouts/lockstep/plugin"
@@ -37,18 +40,14 @@ const testTimeout = 30 * time.Second
 func self(t *testing.T) string {
 	t.Helper()
 	path, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return path
 }
 
 func checksum(t *testing.T, path string) string {
 	t.Helper()
 	data, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return fmt.Sprintf("%x", sha256.Sum256(data))
 }
 
@@ -56,18 +55,13 @@ func TestLaunchServesBothServices(t *testing.T) {
 	var logs text.Buffer
 	logger := slog.New(slog.NewTextHandler(&logs, &slog.HandlerOptions{Level: slog.LevelWarn}))
 	client, err := plugin.Launch(t.Context(), self(t), plugin.WithSHA256(checksum(t, self(t))), plugin.WithLogger(logger))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	defer func() { _ = client.Close() }()
 
-	if got, want := client.Info().GetName(), "fake.lockstep.dev"; got != want {
-		t.Errorf("driver is %q, want %q", got, want)
-	}
+	assert.Equal(t, "fake.lockstep.dev", client.Info().GetName(), "driver")
 	ref := &pb.WorkloadRef{Namespace: "default", Name: "vllm"}
-	if _, err := client.Adopt(t.Context(), &pb.AdoptRequest{Workload: ref}); err != nil {
-		t.Errorf("Adopt: %v", err)
-	}
+	_, err = client.Adopt(t.Context(), &pb.AdoptRequest{Workload: ref})
+	assert.NoError(t, err, "Adopt")
 	await.True(t, "the plugin's log line arrives with its level and attributes", func() bool {
 		return strings.Contains(logs.String(), `level=WARN msg="plugin says hello"`) && strings.Contains(logs.String(), "answer=42")
 	})
@@ -75,9 +69,7 @@ func TestLaunchServesBothServices(t *testing.T) {
 
 func TestLaunchRefuses(t *testing.T) {
 	plain := filepath.Join(t.TempDir(), "plain")
-	if err := os.WriteFile(plain, []byte("#!/bin/sh\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.WriteFile(plain, []byte("#!/bin/sh\n"), 0o600))
 	role := func(r string) plugin.Option { return plugin.WithEnv(roleKey + "=" + r) }
 	tests := []struct {
 		name   string
@@ -112,12 +104,8 @@ func TestLaunchRefuses(t *testing.T) {
 				_ = client.Close()
 				t.Fatalf("%s: launched", tt.reason)
 			}
-			if tt.want != nil && !errors.Is(err, tt.want) {
-				t.Errorf("%s: error is %v, want %v", tt.reason, err, tt.want)
-			}
-			if !strings.Contains(err.Error(), tt.text) {
-				t.Errorf("%s: error %q does not say %q", tt.reason, err, tt.text)
-			}
+			assert.False(t, tt.want != nil && !errors.Is(err, tt.want), "%s: error is %v, want %v", tt.reason, err, tt.want)
+			assert.ErrorContains(t, err, tt.text, tt.reason)
 		})
 	}
 }
@@ -127,12 +115,8 @@ func TestLaunchIsCancelledWhileItWaits(t *testing.T) {
 	defer cancel()
 	begin := time.Now()
 	_, err := plugin.Launch(ctx, self(t), plugin.WithEnv(roleKey+"="+roleSilent))
-	if !errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("error is %v, want the context's", err)
-	}
-	if took := time.Since(begin); took > testTimeout/2 {
-		t.Errorf("took %v: a cancelled context must not wait for the start timeout", took)
-	}
+	assert.ErrorIs(t, err, context.DeadlineExceeded, "error is %v, want the context's", err)
+	assert.LessOrEqual(t, time.Since(begin), testTimeout/2, "took: a cancelled context must not wait for the start timeout")
 }
 
 func TestProcessEnds(t *testing.T) {
@@ -153,9 +137,7 @@ func TestProcessEnds(t *testing.T) {
 			ctx, cancel := context.WithCancel(t.Context())
 			defer cancel()
 			client, err := plugin.Launch(ctx, self(t), plugin.WithEnv(pidFileKey+"="+pidFile, roleKey+"="+tt.role))
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			defer func() { _ = client.Close() }()
 			pid := readPID(t, pidFile)
 			tt.end(client, cancel)
@@ -185,29 +167,23 @@ func TestPluginDiesWithItsHost(t *testing.T) {
 			host.Env = append(os.Environ(), roleKey+"="+roleHost, pidFileKey+"="+pidFile, "TMPDIR="+tmp)
 			var stdout text.Buffer
 			host.Stdout = &stdout
-			if err := host.Start(); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, host.Start())
 			pid := readPID(t, pidFile)
 			if tt.connected {
 				await.True(t, "the host connects", func() bool { return strings.Contains(stdout.String(), hostConnected) })
 			}
-			if err := host.Process.Kill(); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, host.Process.Kill())
 			_ = host.Wait()
 			await.True(t, tt.reason, func() bool { return !running(pid) })
-			if left, err := os.ReadDir(tmp); tt.connected && (err != nil || len(left) != 0) {
-				t.Errorf("%s: left behind %v, %v", tt.reason, left, err)
-			}
+			left, err := os.ReadDir(tmp)
+			assert.False(t, tt.connected && (err != nil || len(left) != 0), "%s: left behind %v, %v", tt.reason, left, err)
 		})
 	}
 }
 
 func TestServeRefusesToRunByHand(t *testing.T) {
-	if err := plugin.Serve(t.Context(), nil, nil); !errors.Is(err, plugin.ErrNotStartedByHost) {
-		t.Errorf("Serve() = %v, want ErrNotStartedByHost", err)
-	}
+	err := plugin.Serve(t.Context(), nil, nil)
+	assert.ErrorIs(t, err, plugin.ErrNotStartedByHost, "Serve() = %v, want ErrNotStartedByHost", err)
 }
 
 // readPID waits for the plugin to leave its pid.
@@ -237,18 +213,14 @@ func running(pid int) bool {
 func TestExitedTellsWhenThePluginIsGone(t *testing.T) {
 	pidFile := filepath.Join(t.TempDir(), "pid")
 	client, err := plugin.Launch(t.Context(), self(t), plugin.WithEnv(pidFileKey+"="+pidFile))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	defer func() { _ = client.Close() }()
 	select {
 	case <-client.Exited():
 		t.Fatal("it says that the plugin is gone")
 	default:
 	}
-	if err := syscall.Kill(readPID(t, pidFile), syscall.SIGKILL); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, syscall.Kill(readPID(t, pidFile), syscall.SIGKILL))
 	select {
 	case <-client.Exited():
 	case <-time.After(testTimeout):

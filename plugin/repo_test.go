@@ -11,6 +11,9 @@ import (
 
 	"google.golang.org/protobuf/reflect/protoreflect"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 
 	"github.com/lockstep-rollouts/lockstep/plugin"
@@ -21,14 +24,10 @@ import (
 func TestNoKubernetesInTheSDK(t *testing.T) {
 	cmd := exec.CommandContext(t.Context(), "go", "list", "-deps", ".", "./drivererr", "./plugintest", "../proto/...", "./endpoint")
 	out, err := cmd.Output()
-	if err != nil {
-		t.Fatalf("go list: %v", err)
-	}
+	require.NoError(t, err, "go list")
 	for pkg := range strings.Lines(string(out)) {
 		for _, prefix := range []string{"k8s.io/", "sigs.k8s.io/"} {
-			if strings.HasPrefix(pkg, prefix) {
-				t.Errorf("the SDK depends on %s", strings.TrimSpace(pkg))
-			}
+			assert.False(t, strings.HasPrefix(pkg, prefix), "the SDK depends on %s", strings.TrimSpace(pkg))
 		}
 	}
 }
@@ -37,9 +36,7 @@ func TestNoKubernetesInTheSDK(t *testing.T) {
 func tableRows(t *testing.T) (count map[string]int, third map[string]string) {
 	t.Helper()
 	text, err := os.ReadFile("../proto/lockstep/v1alpha1/SPEC.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	count, third = make(map[string]int), make(map[string]string)
 	for line := range strings.Lines(string(text)) {
 		cells := strings.Split(line, "|")
@@ -59,9 +56,8 @@ func TestSpecNamesEachRPCAndState(t *testing.T) {
 	traffic := pb.File_lockstep_v1alpha1_traffic_proto.Services()
 	for _, service := range []protoreflect.ServiceDescriptor{services.Get(0), traffic.Get(0)} {
 		for i := range service.Methods().Len() {
-			if name := string(service.Methods().Get(i).Name()); count[name] != 1 {
-				t.Errorf("SPEC.md has %d rows for %s, want 1", count[name], name)
-			}
+			name := string(service.Methods().Get(i).Name())
+			assert.Equal(t, 1, count[name], "SPEC.md has %d rows for %s, want 1", count[name], name)
 		}
 	}
 	for number, name := range pb.State_name {
@@ -70,13 +66,10 @@ func TestSpecNamesEachRPCAndState(t *testing.T) {
 			continue
 		}
 		want := map[bool]string{true: "yes", false: "no"}[plugin.Settled(state)]
-		if count[short] != 1 || third[short] != want {
-			t.Errorf("SPEC.md has %d rows for %s with settled %q, want 1 with %q", count[short], short, third[short], want)
-		}
+		assert.True(t, count[short] == 1 && third[short] == want,
+			"SPEC.md has %d rows for %s with settled %q, want 1 with %q", count[short], short, third[short], want)
 	}
-	if plugin.Settled(99) {
-		t.Error("an unknown state must not count as settled")
-	}
+	assert.False(t, plugin.Settled(99), "an unknown state must not count as settled")
 }
 
 func TestSpecDefinesEachCount(t *testing.T) {

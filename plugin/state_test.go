@@ -7,18 +7,16 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
 // SPEC rule 6: a state of a newer contract is not settled, so the release that it is about is in flight.
 func TestStatesOfANewerContract(t *testing.T) {
 	const newer = pb.State(99)
-	if Settled(newer) {
-		t.Error("an unknown state is settled")
-	}
-	if !InFlight(&pb.BatchContext{ReleaseId: "r1", State: newer}) {
-		t.Error("a release in an unknown state is not in flight")
-	}
+	assert.False(t, Settled(newer), "an unknown state is settled")
+	assert.True(t, InFlight(&pb.BatchContext{ReleaseId: "r1", State: newer}), "a release in an unknown state is not in flight")
 }
 
 // Every state of the contract is either the end of a release or part of it.
@@ -29,11 +27,7 @@ func TestInFlight(t *testing.T) {
 	}
 	for value := range pb.State_name {
 		state := pb.State(value)
-		if got, want := InFlight(&pb.BatchContext{ReleaseId: "r1", State: state}), !slices.Contains(over, state); got != want {
-			t.Errorf("%s: in flight is %t", state, got)
-		}
-		if InFlight(&pb.BatchContext{State: state}) {
-			t.Errorf("%s: no release is in flight", state)
-		}
+		assert.Equal(t, !slices.Contains(over, state), InFlight(&pb.BatchContext{ReleaseId: "r1", State: state}), "%s: in flight", state)
+		assert.False(t, InFlight(&pb.BatchContext{State: state}), "%s: no release is in flight", state)
 	}
 }

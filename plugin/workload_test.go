@@ -4,8 +4,9 @@
 package plugin
 
 import (
-	"strings"
 	"testing"
+
+	"github.com/stretchr/testify/assert"
 )
 
 func TestWorkloadNames(t *testing.T) {
@@ -17,12 +18,9 @@ func TestWorkloadNames(t *testing.T) {
 	} {
 		name, err := NameFor(tc.kind, "llm")
 		ref := RefOf("ns", name)
-		if err != nil || name != tc.name || NameOf(ref) != name || ObjectOf(ref) != tc.object || ref.GetNamespace() != "ns" {
-			t.Errorf("kind %q: name %q, workload %v, %v", tc.kind, name, ref, err)
-		}
+		assert.True(t, err == nil && name == tc.name && NameOf(ref) == name && ObjectOf(ref) == tc.object && ref.GetNamespace() == "ns",
+			"kind %q: name %q, workload %v, %v", tc.kind, name, ref, err)
 	}
 	_, err := NameFor("StatefulSet", "llm")
-	if err == nil || !strings.Contains(err.Error(), "want LeaderWorkerSet or DisaggregatedSet") {
-		t.Error(err)
-	}
+	assert.ErrorContains(t, err, "want LeaderWorkerSet or DisaggregatedSet")
 }

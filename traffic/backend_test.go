@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 )
 
@@ -44,9 +45,7 @@ func TestSplit(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		refs, weight := drawRefs(t, "vllm"), rapid.IntRange(0, 100).Draw(t, "weight")
 		got, err := b.split(refs, weight, scale)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		before, after := total(refs, all), total(got, all)
 		if (before == 0) != (after == 0) {
 			t.Fatalf("the rule's total changed from %d to %d", before, after)

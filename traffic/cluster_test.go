@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"testing"
 
+	"github.com/stretchr/testify/require"
 	jsonpatch "gopkg.in/evanphx/json-patch.v4"
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
@@ -184,30 +185,20 @@ func decoded[T any](c *fakeCluster, content map[string]any, into *T) *T {
 func (c *fakeCluster) patch(have any, write *Write, into any) {
 	c.t.Helper()
 	base, err := json.Marshal(have)
-	if err != nil {
-		c.t.Fatal(err)
-	}
+	require.NoError(c.t, err)
 	var version struct {
 		Metadata metav1.ObjectMeta `json:"metadata"`
 	}
-	if err := json.Unmarshal(base, &version); err != nil {
-		c.t.Fatal(err)
-	}
+	require.NoError(c.t, json.Unmarshal(base, &version))
 	meta, _ := write.Body["metadata"].(map[string]any)
 	if write.Verb != Patch || meta["resourceVersion"] != version.Metadata.ResourceVersion {
 		c.t.Fatalf("%s: version %v, the object has %s", write, meta["resourceVersion"], version.Metadata.ResourceVersion)
 	}
 	patch, err := json.Marshal(write.Body)
-	if err != nil {
-		c.t.Fatal(err)
-	}
+	require.NoError(c.t, err)
 	merged, err := jsonpatch.MergePatch(base, patch)
-	if err != nil {
-		c.t.Fatal(err)
-	}
-	if err := json.Unmarshal(merged, into); err != nil {
-		c.t.Fatal(err)
-	}
+	require.NoError(c.t, err)
+	require.NoError(c.t, json.Unmarshal(merged, into))
 }
 
 func (c *fakeCluster) decode(from, into any) {
@@ -216,9 +207,7 @@ func (c *fakeCluster) decode(from, into any) {
 	if err == nil {
 		err = json.Unmarshal(raw, into)
 	}
-	if err != nil {
-		c.t.Fatal(err)
-	}
+	require.NoError(c.t, err)
 }
 
 // accept sets the status of a gateway that accepts the route.
@@ -272,9 +261,7 @@ func poolWithStatus(t testing.TB, pool *unstructured.Unstructured, gateway strin
 		"parentRef":  map[string]any{"group": GatewayGroup, "kind": "Gateway", "name": gateway},
 		"conditions": change(conditions(o.GetGeneration())),
 	}
-	if err := unstructured.SetNestedSlice(o.Object, []any{parent}, "status", "parents"); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, unstructured.SetNestedSlice(o.Object, []any{parent}, "status", "parents"))
 	return o
 }
 
@@ -283,18 +270,14 @@ func withStatus(t testing.TB, r Route, change func([]any) []any) Route {
 	t.Helper()
 	o := r.Object.DeepCopy()
 	parents, _, err := unstructured.NestedSlice(o.Object, "spec", "parentRefs")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	var statuses []any
 	for _, p := range parents {
 		statuses = append(statuses, map[string]any{
 			"parentRef": p, "controllerName": "example.com/gateway", "conditions": change(conditions(o.GetGeneration())),
 		})
 	}
-	if err := unstructured.SetNestedSlice(o.Object, statuses, "status", "parents"); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, unstructured.SetNestedSlice(o.Object, statuses, "status", "parents"))
 	return Route{r.Key, o}
 }
 
@@ -303,9 +286,7 @@ func (c *fakeCluster) applyAll(d Desired) (writes []string) {
 	c.t.Helper()
 	for range 20 {
 		write, err := Next(c.setup, d, c.world)
-		if err != nil {
-			c.t.Fatal(err)
-		}
+		require.NoError(c.t, err)
 		if write == nil {
 			return writes
 		}

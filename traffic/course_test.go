@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	"github.com/cockroachdb/datadriven"
+	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc/status"
 	jsonpatch "gopkg.in/evanphx/json-patch.v4"
 	corev1 "k8s.io/api/core/v1"
@@ -224,9 +225,7 @@ func (c *course) edit(key Key, patch string) {
 	base, err := json.Marshal(c.find(key))
 	content := map[string]any{}
 	after, errPatch := apply(base, []byte(patch))
-	if err := errors.Join(err, errPatch, json.Unmarshal(after, &content)); err != nil {
-		c.t.Fatalf("edit %s: %v", key, err)
-	}
+	require.NoError(c.t, errors.Join(err, errPatch, json.Unmarshal(after, &content)), "edit %s", key)
 	(&unstructured.Unstructured{Object: content}).SetResourceVersion(c.version())
 	c.store(key, content)
 }
@@ -242,9 +241,7 @@ func (c *course) show(line string, key Key, path string) string {
 		shown, _, _ = unstructured.NestedFieldNoCopy(content, strings.Split(path, ".")...)
 	}
 	raw, err := yaml.Marshal(shown)
-	if err != nil {
-		c.t.Fatal(err)
-	}
+	require.NoError(c.t, err)
 	return line + "\n" + string(raw)
 }
 

@@ -14,6 +14,9 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/util/json"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
@@ -27,9 +30,7 @@ func FuzzParsePolicy(f *testing.F) {
 		}
 		p, bad := ParsePolicy(message)
 		for _, v := range bad {
-			if !strings.HasPrefix(v.Field, policyField+".") || v.Description == "" {
-				t.Errorf("violation %+v", v)
-			}
+			assert.True(t, strings.HasPrefix(v.Field, policyField+".") && v.Description != "", "violation %+v", v)
 		}
 		if len(bad) > 0 {
 			return
@@ -38,9 +39,7 @@ func FuzzParsePolicy(f *testing.F) {
 		s.Policy = p
 		seen := map[Key]bool{}
 		for _, o := range s.Objects() {
-			if o.Name == "" || seen[o] {
-				t.Errorf("%v names %v, twice or without a name", message, o)
-			}
+			assert.False(t, o.Name == "" || seen[o], "%v names %v, twice or without a name", message, o)
 			seen[o] = true
 		}
 	})
@@ -55,9 +54,7 @@ func FuzzParseHeaderRoute(f *testing.F) {
 		}
 		route, bad := ParseHeaderRoute(request.GetName(), request.GetMatches())
 		for _, v := range bad {
-			if v.Field == "" || v.Description == "" {
-				t.Errorf("violation %+v", v)
-			}
+			assert.False(t, v.Field == "" || v.Description == "", "violation %+v", v)
 		}
 		if len(bad) > 0 || len(route.Matches) == 0 {
 			return
@@ -69,13 +66,11 @@ func FuzzParseHeaderRoute(f *testing.F) {
 			if err != nil {
 				continue // a rule matches the header already
 			}
-			if _, again, err := desiredRoute(split, s, d); again || err != nil {
-				t.Errorf("%s with %+v is written again (%v)", name, route, err)
-			}
+			_, again, err := desiredRoute(split, s, d)
+			assert.True(t, !again && err == nil, "%s with %+v is written again (%v)", name, route, err)
 			restored, _, err := desiredRoute(split, s, Desired{})
-			if err != nil || diffJSON(user.Object.Object, restored.Object.Object) != "" {
-				t.Errorf("%s with %+v is not restored (%v)", name, route, err)
-			}
+			assert.True(t, err == nil && diffJSON(user.Object.Object, restored.Object.Object) == "",
+				"%s with %+v is not restored (%v)", name, route, err)
 		}
 	})
 }
@@ -118,9 +113,7 @@ func FuzzRoute(f *testing.F) {
 		now := c.world.Routes[key].DeepCopy()
 		now.SetResourceVersion("1")
 		now.SetGeneration(0)
-		if diff := diffJSON(before.Object, now.Object); diff != "" {
-			t.Errorf("a route is not restored:\n%s\n%s", raw, diff)
-		}
+		assert.Empty(t, diffJSON(before.Object, now.Object), "a route is not restored:\n%s", raw)
 	})
 }
 
@@ -164,12 +157,8 @@ func (c *fakeCluster) hostile(d Desired) bool {
 		before := c.asMap(c.world)
 		Look(c.setup, d, c.world)
 		write, err := Next(c.setup, d, c.world)
-		if diff := diffJSON(before, c.asMap(c.world)); diff != "" {
-			c.t.Fatalf("the objects were modified:\n%s", diff)
-		}
-		if err != nil && drivererr.Reason(err) == pb.ErrorReason_ERROR_REASON_UNSPECIFIED {
-			c.t.Fatalf("an error without a reason: %v", err)
-		}
+		require.Empty(c.t, diffJSON(before, c.asMap(c.world)), "the objects were modified")
+		require.False(c.t, err != nil && drivererr.Reason(err) == pb.ErrorReason_ERROR_REASON_UNSPECIFIED, "an error without a reason: %v", err)
 		if err != nil || write == nil {
 			return err == nil
 		}
@@ -213,16 +202,12 @@ func checkUntouched(t *testing.T, before, after *unstructured.Unstructured, fiel
 		o.Object["metadata"] = map[string]any{"annotations": annotations}
 		return o.Object
 	}
-	if diff := diffJSON(strip(before), strip(after)); diff != "" {
-		t.Errorf("more than %s was changed:\n%s", field, diff)
-	}
+	assert.Empty(t, diffJSON(strip(before), strip(after)), "more than %s was changed", field)
 }
 
 func asText(f *testing.F, v any) string {
 	f.Helper()
 	raw, err := json.Marshal(v)
-	if err != nil {
-		f.Fatal(err)
-	}
+	require.NoError(f, err)
 	return string(raw)
 }

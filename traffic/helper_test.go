@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"testing"
 
+	"github.com/stretchr/testify/require"
 	jsonpatch "gopkg.in/evanphx/json-patch.v4"
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
@@ -37,9 +38,7 @@ func setupOf(name string, routes ...Key) Setup {
 func read(t testing.TB, file string) []byte {
 	t.Helper()
 	raw, err := os.ReadFile(filepath.Join("testdata", file))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return raw
 }
 
@@ -55,9 +54,7 @@ func readIngress(t testing.TB, file string) *networkingv1.Ingress {
 
 func readAs[T any](t testing.TB, file string, into *T) *T {
 	t.Helper()
-	if err := yaml.UnmarshalStrict(read(t, file), into); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, yaml.UnmarshalStrict(read(t, file), into))
 	return into
 }
 
@@ -65,13 +62,9 @@ func readAs[T any](t testing.TB, file string, into *T) *T {
 func readRoute(t testing.TB, file string) Route {
 	t.Helper()
 	raw, err := yaml.YAMLToJSON(read(t, file))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	content := map[string]any{}
-	if err := json.Unmarshal(raw, &content); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, json.Unmarshal(raw, &content))
 	o := &unstructured.Unstructured{Object: content}
 	return Route{Key{o.GetKind(), o.GetName()}, o}
 }
@@ -80,9 +73,7 @@ func readRoute(t testing.TB, file string) Route {
 func (r Route) with(t testing.TB, rules []any) Route {
 	t.Helper()
 	o := r.Object.DeepCopy()
-	if err := unstructured.SetNestedSlice(o.Object, rules, "spec", "rules"); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, unstructured.SetNestedSlice(o.Object, rules, "spec", "rules"))
 	return Route{r.Key, o}
 }
 
@@ -118,11 +109,7 @@ func apply(t testing.TB, r Route, s Setup, d Desired) Route {
 	t.Helper()
 	before := r.Object.DeepCopy()
 	next, _, err := desiredRoute(r, s, d)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if diff := diffJSON(before.Object, r.Object.Object); diff != "" {
-		t.Fatalf("the cached route was modified:\n%s", diff)
-	}
+	require.NoError(t, err)
+	require.Empty(t, diffJSON(before.Object, r.Object.Object), "the cached route was modified")
 	return next
 }

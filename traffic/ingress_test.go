@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
@@ -22,25 +24,17 @@ func cookie(name, value string) HeaderRoute {
 func TestCanaryIngress(t *testing.T) {
 	user, s := readIngress(t, "ingress.yaml"), setupOf("vllm")
 	got := CanaryIngress(user, s, Desired{Weight: 25})
-	if diff := cmp.Diff(readIngress(t, "canary-ingress.yaml"), got); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
-	}
-	if p, err := ingressDrift(got, got); len(p) > 0 || err != nil {
-		t.Errorf("the Ingress drifts from itself: %v, %v", p, err)
-	}
-	if diff := cmp.Diff(readIngress(t, "ingress.yaml"), user); diff != "" {
-		t.Errorf("the cached Ingress was modified:\n%s", diff)
-	}
+	assert.Empty(t, cmp.Diff(readIngress(t, "canary-ingress.yaml"), got), "(-want +got)")
+	p, err := ingressDrift(got, got)
+	assert.True(t, len(p) == 0 && err == nil, "the Ingress drifts from itself: %v, %v", p, err)
+	assert.Empty(t, cmp.Diff(readIngress(t, "ingress.yaml"), user), "the cached Ingress was modified")
 	user.Spec.IngressClassName = nil
-	if got := CanaryIngress(user, s, Desired{Weight: 25}); got.Annotations[ingressClass] != "nginx" {
-		t.Error("without the field, the annotation names the class")
-	}
-	if got := CanaryIngress(user, s, Desired{Prepared: true}); got != nil {
-		t.Errorf("without a share there is %v", got)
-	}
-	if got := CanaryIngress(user, setupOf("sglang"), Desired{Weight: 25}); got != nil {
-		t.Errorf("without a backend there is %v", got)
-	}
+	got = CanaryIngress(user, s, Desired{Weight: 25})
+	assert.Equal(t, "nginx", got.Annotations[ingressClass], "without the field, the annotation names the class")
+	got = CanaryIngress(user, s, Desired{Prepared: true})
+	assert.Nil(t, got, "without a share there is %v", got)
+	got = CanaryIngress(user, setupOf("sglang"), Desired{Weight: 25})
+	assert.Nil(t, got, "without a backend there is %v", got)
 }
 
 func TestWeightIn(t *testing.T) {
@@ -50,9 +44,7 @@ func TestWeightIn(t *testing.T) {
 	}{
 		{"", "", 0}, {"x", "", 0}, {"-1", "", 0}, {"30", "", 30}, {"200", "", 100}, {"5", "1000", 1}, {"30", "0", 30}, {"30", "x", 30},
 	} {
-		if got := weightIn(map[string]string{canaryWeight: tt.weight, canaryTotal: tt.total}); got != tt.want {
-			t.Errorf("%q of %q is %d, want %d", tt.weight, tt.total, got, tt.want)
-		}
+		assert.Equal(t, tt.want, weightIn(map[string]string{canaryWeight: tt.weight, canaryTotal: tt.total}), "%q of %q", tt.weight, tt.total)
 	}
 }
 
@@ -78,9 +70,8 @@ func TestSupported(t *testing.T) {
 			c.ready()
 			c.applyAll(Desired{Weight: 60})
 			write, err := Next(c.setup, tt.desired, c.world)
-			if err != nil || write == nil || write.Key != (Key{KindIngress, "llm-canary"}) {
-				t.Fatalf("next is %v, %v: want the share to shrink first", write, err)
-			}
+			require.True(t, err == nil && write != nil && write.Key == (Key{KindIngress, "llm-canary"}),
+				"next is %v, %v: want the share to shrink first", write, err)
 			c.apply(write)
 			for write != nil && err == nil {
 				if write, err = Next(c.setup, tt.desired, c.world); write != nil {
@@ -88,12 +79,9 @@ func TestSupported(t *testing.T) {
 				}
 			}
 			checkSays(t, tt.name, err, want, tt.says)
-			if v := Look(c.setup, tt.desired, c.world); (v.Stage == Blocked) != (tt.says != nil) {
-				t.Errorf("view %+v", v)
-			}
-			if err := Supported(setupOf("vllm").Policy, tt.desired); err != nil {
-				t.Errorf("routes: %v", err)
-			}
+			v := Look(c.setup, tt.desired, c.world)
+			assert.Equal(t, tt.says != nil, v.Stage == Blocked, "view %+v", v)
+			assert.NoError(t, Supported(setupOf("vllm").Policy, tt.desired), "routes")
 		})
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/stretchr/testify/require"
 	networkingv1 "k8s.io/api/networking/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"pgregory.net/rapid"
@@ -117,9 +118,7 @@ func (c *fakeCluster) walk(rt *rapid.T, d Desired) {
 		if drivererr.Reason(err) == pb.ErrorReason_ERROR_REASON_UNSUPPORTED && Supported(c.setup.Policy, d) != nil {
 			return
 		}
-		if err != nil {
-			rt.Fatal(err)
-		}
+		require.NoError(rt, err)
 		if write == nil {
 			return
 		}
@@ -277,9 +276,7 @@ func TestShrinkAddsNoHeaderRoute(t *testing.T) {
 	}
 	edited := got.with(t, append([]any{added}, anySlice(got.rules())...))
 	next, _, err := shrunkRoute(edited, s, d)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	after := describe(next)
 	if n := strings.Count(after, "llm.New"); n != 1 {
 		t.Errorf("%d rules for the requests of the new one, want the user's:\n%s", n, after)

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/stretchr/testify/assert"
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
@@ -21,17 +22,12 @@ func TestCanaryName(t *testing.T) {
 		strings.Repeat("a", 236) + "." + strings.Repeat("a", 16), strings.Repeat("a.", 126) + "a", strings.Repeat("a", 235) + "--" + strings.Repeat("a", 16),
 	} {
 		got := canaryName(name)
-		if problems := validation.IsDNS1123Subdomain(got); len(problems) > 0 || !strings.HasSuffix(got, "-canary") {
-			t.Errorf("%s: %v", got, problems)
-		}
-		if seen[got] != "" {
-			t.Errorf("%s is for %s and for %s", got, name, seen[got])
-		}
+		problems := validation.IsDNS1123Subdomain(got)
+		assert.True(t, len(problems) == 0 && strings.HasSuffix(got, "-canary"), "%s: %v", got, problems)
+		assert.Empty(t, seen[got], "%s is for %s and for", got, name)
 		seen[got] = name
 	}
-	if canaryName("llm") != "llm-canary" {
-		t.Errorf("the canary of llm is %s", canaryName("llm"))
-	}
+	assert.Equal(t, "llm-canary", canaryName("llm"), "the canary of llm")
 }
 
 func TestParseHeaderRoute(t *testing.T) {
@@ -48,9 +44,8 @@ func TestParseHeaderRoute(t *testing.T) {
 	want := HeaderRoute{Name: "beta", Matches: []HeaderMatch{
 		{Name: "x-a", Value: "1"}, {Name: "x-b", Value: "v.*", Regex: true}, {Name: "tester", Value: "always", Cookie: true},
 	}}
-	if diff := cmp.Diff(want, got); diff != "" || len(bad) > 0 {
-		t.Errorf("%v (-want +got):\n%s", bad, diff)
-	}
+	diff := cmp.Diff(want, got)
+	assert.True(t, diff == "" && len(bad) == 0, "%v (-want +got):\n%s", bad, diff)
 	for _, tt := range []struct {
 		name    string
 		route   string
@@ -78,9 +73,7 @@ func TestParseHeaderRoute(t *testing.T) {
 			for _, v := range bad {
 				got = append(got, v.Field)
 			}
-			if diff := cmp.Diff(tt.want, got); diff != "" {
-				t.Errorf("violations (-want +got):\n%s", diff)
-			}
+			assert.Empty(t, cmp.Diff(tt.want, got), "violations (-want +got)")
 		})
 	}
 }
@@ -92,7 +85,5 @@ func TestSetupRefersToObjects(t *testing.T) {
 		{KindService, "vllm"}, {KindService, "vllm-canary"}, {KindHTTPRoute, "llm"}, {KindIngress, "b"}, {KindIngress, "b-canary"},
 		{KindInferencePool, "llm"}, {KindInferencePool, "llm-canary"}, {KindService, "epp"},
 	}
-	if diff := cmp.Diff(want, s.Objects()); diff != "" {
-		t.Errorf("-want +got:\n%s", diff)
-	}
+	assert.Empty(t, cmp.Diff(want, s.Objects()), "-want +got")
 }

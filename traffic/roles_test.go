@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -36,34 +38,25 @@ func TestRolesAreIsolatedByRevision(t *testing.T) {
 	svc := func(labels map[string]string) selector {
 		return serviceSelector(&corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: "llm"}, Spec: corev1.ServiceSpec{Selector: labels}})
 	}
-	if err := svc(user).check(s); err != nil {
-		t.Errorf("a Service of the entry role is refused: %v", err)
-	}
+	assert.NoError(t, svc(user).check(s), "a Service of the entry role is refused")
 	for _, wrong := range []map[string]string{
 		{"disaggregatedset.x-k8s.io/role": "decode"}, {"leaderworkerset.sigs.k8s.io/name": "llm-00000001-prefill"}, {"disaggregatedset.x-k8s.io/name": "other"},
 		{"app": "model"},
 	} {
 		labels := maps.Clone(user)
 		maps.Copy(labels, wrong)
-		if err := svc(labels).check(s); err == nil {
-			t.Errorf("a Service with %v is accepted", wrong)
-		}
+		assert.Error(t, svc(labels).check(s), "a Service with %v is accepted", wrong)
 	}
 	for _, tt := range []struct {
 		d    Desired
 		want string
 	}{{prepared, "00000001"}, {Desired{HandedOver: true, Prepared: true}, "00000002"}} {
 		labels, _, changed, err := svc(user).isolatedLabels(s, tt.d)
-		if err != nil || !changed || labels["disaggregatedset.x-k8s.io/revision"] != tt.want {
-			t.Errorf("%+v: %v, %v", tt.d, labels, err)
-		}
-		if !svc(labels).ownIsolation(s) {
-			t.Errorf("%v is not the set's own isolation", labels)
-		}
+		assert.True(t, err == nil && changed && labels["disaggregatedset.x-k8s.io/revision"] == tt.want, "%+v: %v, %v", tt.d, labels, err)
+		assert.True(t, svc(labels).ownIsolation(s), "%v is not the set's own isolation", labels)
 	}
-	if isolated := svc(map[string]string{"leaderworkerset.sigs.k8s.io/name": "llm"}); !isolated.foreignIsolation(s) {
-		t.Error("the isolation of a LeaderWorkerSet with the set's name is the set's own")
-	}
+	assert.True(t, svc(map[string]string{"leaderworkerset.sigs.k8s.io/name": "llm"}).foreignIsolation(s),
+		"the isolation of a LeaderWorkerSet with the set's name is the set's own")
 }
 
 var prepared = Desired{Prepared: true}
@@ -81,9 +74,8 @@ func TestRoleLeaders(t *testing.T) {
 		"llm-0":                    {false, false, true},
 	} {
 		w := World{StableReady: []string{pod}}
-		if got := [3]bool{w.leaderBehindStable(s.StablePin) != "", w.leaderBehindStable(s.CanaryPin) != "", w.foreignPod(s) != ""}; got != want {
-			t.Errorf("%s is stable, canary, foreign: %v, want %v", pod, got, want)
-		}
+		assert.Equal(t, want, [3]bool{w.leaderBehindStable(s.StablePin) != "", w.leaderBehindStable(s.CanaryPin) != "", w.foreignPod(s) != ""},
+			"%s is stable, canary, foreign", pod)
 	}
 }
 
@@ -104,9 +96,7 @@ func newFakePool(t *testing.T, selected map[string]string, workers bool) *fakeCl
 	c.setup.CanaryPin["serving"] = "true"
 	c.world.Stable.Spec.Selector = map[string]string{"disaggregatedset.x-k8s.io/role": "decode", "leaderworkerset.sigs.k8s.io/worker-index": "0"}
 	c.world.StableReady = []string{"vllm-00000001-decode-0"}
-	if err := unstructured.SetNestedStringMap(c.world.StablePool.Object, selected, poolLabels...); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, unstructured.SetNestedStringMap(c.world.StablePool.Object, selected, poolLabels...))
 	return c
 }
 
@@ -118,32 +108,21 @@ func TestPoolKeepsRoles(t *testing.T) {
 		"all roles": {"llm-d.ai/guide": "pd"}, "by a label of the template": {"llm-d.ai/role": "decode"}, "by LWS's": {"disaggregatedset.x-k8s.io/role": "decode"},
 	} {
 		c := newFakePool(t, user, false)
-		if err := Check(c.setup, c.world); err != nil {
-			t.Errorf("%s: %v", name, err)
-		}
+		assert.NoError(t, Check(c.setup, c.world), name)
 		before := c.world.StablePool
 		c.applyAll(Desired{Prepared: true})
 		side := func(revision string, more map[string]string) map[string]string {
 			return labels.Merge(labels.Merge(user, more), map[string]string{"disaggregatedset.x-k8s.io/name": "vllm", "disaggregatedset.x-k8s.io/revision": revision})
 		}
-		if diff := cmp.Diff(side("00000001", nil), poolSelector(c.world.StablePool).labels); diff != "" {
-			t.Errorf("%s: the stable pool selects (-want +got):\n%s", name, diff)
-		}
+		assert.Empty(t, cmp.Diff(side("00000001", nil), poolSelector(c.world.StablePool).labels), "%s: the stable pool selects (-want +got)", name)
 		canary := side("00000002", map[string]string{"serving": "true", "leaderworkerset.sigs.k8s.io/worker-index": "0"})
-		if diff := cmp.Diff(canary, poolSelector(c.world.CanaryPool).labels); diff != "" {
-			t.Errorf("%s: the canary's pool selects (-want +got):\n%s", name, diff)
-		}
-		if role := c.world.Canary.Spec.Selector["disaggregatedset.x-k8s.io/role"]; role != "decode" {
-			t.Errorf("%s: the canary's Service selects role %q", name, role)
-		}
+		assert.Empty(t, cmp.Diff(canary, poolSelector(c.world.CanaryPool).labels), "%s: the canary's pool selects (-want +got)", name)
+		assert.Equal(t, "decode", c.world.Canary.Spec.Selector["disaggregatedset.x-k8s.io/role"], "%s: the canary's Service selects role", name)
 		c.applyAll(Desired{HandedOver: true, Prepared: true})
-		if diff := cmp.Diff(side("00000002", nil), poolSelector(c.world.StablePool).labels); diff != "" {
-			t.Errorf("%s: handed over, the pool selects (-want +got):\n%s", name, diff)
-		}
+		assert.Empty(t, cmp.Diff(side("00000002", nil), poolSelector(c.world.StablePool).labels),
+			"%s: handed over, the pool selects (-want +got)", name)
 		c.applyAll(Desired{})
-		if diff := diffJSON(usersOwn(before), usersOwn(c.world.StablePool)); diff != "" {
-			t.Errorf("%s: the pool differs from the user's:\n%s", name, diff)
-		}
+		assert.Empty(t, diffJSON(usersOwn(before), usersOwn(c.world.StablePool)), "%s: the pool differs from the user's", name)
 	}
 }
 

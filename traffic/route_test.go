@@ -11,6 +11,8 @@ import (
 
 	"github.com/cockroachdb/datadriven"
 	"github.com/google/go-cmp/cmp"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
@@ -73,9 +75,8 @@ func setRoute(t *testing.T, d *datadriven.TestData, route *Route, user Route) st
 		return err.Error()
 	}
 	*route = next
-	if _, again, err := desiredRoute(*route, s, desired); again || err != nil {
-		t.Errorf("%s: the second call changes the rules again (%v)", d.Pos, err)
-	}
+	_, again, err := desiredRoute(*route, s, desired)
+	assert.True(t, !again && err == nil, "%s: the second call changes the rules again (%v)", d.Pos, err)
 	switch {
 	case !changed:
 		return "unchanged\n"
@@ -159,20 +160,16 @@ func TestCookie(t *testing.T) {
 		"": false, "tester=al+ways": false, "tes.ter=always": false, "tes.ter=al+ways2": false, "xtes.ter=al+ways": false, "a=tes.ter=al+ways": false,
 		"Tes.ter=al+ways": false,
 	} {
-		if compiled.MatchString(header) != want {
-			t.Errorf("%q matches %q: %t, want %t", expression, header, !want, want)
-		}
+		assert.Equal(t, want, compiled.MatchString(header), "%q matches %q: %t", expression, header, !want)
 	}
-	if again := apply(t, got, s, Desired{}); diffJSON(r.Object.Object, again.Object.Object) != "" {
-		t.Error("the route is not restored")
-	}
+	again := apply(t, got, s, Desired{})
+	assert.Empty(t, diffJSON(r.Object.Object, again.Object.Object), "the route is not restored")
 	taken := Route{r.Key, r.Object.DeepCopy()}
 	for _, rule := range taken.rules() {
 		rule["matches"] = []any{object{"headers": []any{object{"type": "Exact", "name": "cookie", "value": "a=b"}}}}
 	}
-	if _, _, err := desiredRoute(taken, s, Desired{HeaderRoutes: []HeaderRoute{cookie("tester", "always")}}); err == nil || !strings.Contains(err.Error(), "header Cookie") {
-		t.Errorf("a rule that matches the header already: %v", err)
-	}
+	_, _, err := desiredRoute(taken, s, Desired{HeaderRoutes: []HeaderRoute{cookie("tester", "always")}})
+	assert.ErrorContains(t, err, "header Cookie", "a rule that matches the header already")
 }
 
 // TestHeaderRouteForNamedRule: a rule with a name gets shares, but no header route, which policies with its sectionName would not cover.
@@ -182,22 +179,16 @@ func TestHeaderRouteForNamedRule(t *testing.T) {
 	withHeader := apply(t, user, s, header) // rules that don't lead to the Service have names
 	named := Route{withHeader.Key, withHeader.Object.DeepCopy()}
 	named.rules()[2]["name"] = "chat"
-	if stringField(apply(t, named, s, Desired{Weight: 10}).rules()[1], "name", "") != "chat" {
-		t.Error("a share changes the name of the rule")
-	}
+	assert.Equal(t, "chat", stringField(apply(t, named, s, Desired{Weight: 10}).rules()[1], "name", ""), "a share changes the name of the rule")
 	_, _, err := desiredRoute(named, s, header)
 	for _, word := range []string{"HTTPRoute llm", `rule "chat"`, "sectionName", "header route beta", "remove"} {
-		if drivererr.Reason(err) != pb.ErrorReason_ERROR_REASON_REFERENCE_UNUSABLE || !strings.Contains(err.Error(), word) {
-			t.Errorf("%v, want %s", err, word)
-		}
+		assert.True(t, drivererr.Reason(err) == pb.ErrorReason_ERROR_REASON_REFERENCE_UNUSABLE && strings.Contains(err.Error(), word),
+			"%v, want %s", err, word)
 	}
 	shrunk, changed, err := shrunkRoute(named, s, header)
-	if err != nil || !changed {
-		t.Fatalf("the header rule of a rule that gets a name stays: changed %t, %v", changed, err)
-	}
-	if after := describe(shrunk); strings.Count(after, "x-canary=yes") != 1 {
-		t.Errorf("want the header rule of the rule without a name only:\n%s", after)
-	}
+	require.True(t, err == nil && changed, "the header rule of a rule that gets a name stays: changed %t, %v", changed, err)
+	after := describe(shrunk)
+	assert.Equal(t, 1, strings.Count(after, "x-canary=yes"), "want the header rule of the rule without a name only:\n%s", after)
 }
 
 // TestRouteLimits: what no API server accepts is refused before it is written, unless the route has as much already.
@@ -252,9 +243,8 @@ func TestRouteLimits(t *testing.T) {
 	full := apply(t, user.with(t, list(8, func(i int) any { return rule(i, 1, 0, 0) })), s, Desired{Weight: 50, HeaderRoutes: []HeaderRoute{alpha}})
 	full = full.with(t, append(anySlice(full.rules()), rule(8, 1, 0, 0)))
 	for _, d := range []Desired{{Weight: 10, HeaderRoutes: []HeaderRoute{alpha, beta}}, {HeaderRoutes: []HeaderRoute{beta}}, {}} {
-		if _, changed, err := shrunkRoute(full, s, d); !changed || err != nil {
-			t.Errorf("a smaller share: changed %t, %v", changed, err)
-		}
+		_, changed, err := shrunkRoute(full, s, d)
+		assert.True(t, changed && err == nil, "a smaller share: changed %t, %v", changed, err)
 	}
 }
 
@@ -269,7 +259,5 @@ func TestFutureFields(t *testing.T) {
 			kept++
 		}
 	}
-	if kept != 2 {
-		t.Errorf("%d rules have the field, want the user's and the one that refines it", kept)
-	}
+	assert.Equal(t, 2, kept, "rules have the field, want the user's and the one that refines it")
 }

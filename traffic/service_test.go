@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
@@ -17,15 +19,9 @@ func TestCanaryService(t *testing.T) {
 	c.applyAll(Desired{Isolated: true})
 	for name, from := range map[string]*corev1.Service{"before the isolation": before, "isolated": c.world.Stable} {
 		got, err := CanaryService(from, c.setup)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if diff := cmp.Diff(readService(t, "canary-service.yaml"), got); diff != "" {
-			t.Errorf("%s (-want +got):\n%s", name, diff)
-		}
-		if p := serviceDrift(got, got); len(p) > 0 {
-			t.Errorf("%s: the Service drifts from itself: %v", name, p)
-		}
+		require.NoError(t, err)
+		assert.Empty(t, cmp.Diff(readService(t, "canary-service.yaml"), got), "%s (-want +got)", name)
+		assert.Empty(t, serviceDrift(got, got), "%s: the Service drifts from itself", name)
 	}
 }
 
@@ -43,12 +39,8 @@ func TestWithoutToolMetadata(t *testing.T) {
 		"team": "x", "argocd.argoproj.io/tracking-id": "x", "meta.helm.sh/release-name": "x", "app.kubernetes.io/instance": "x",
 		"app.kubernetes.io/name": "vllm", "lockstep.dev/isolation": "x", "applyset.kubernetes.io/part-of": "x",
 	})
-	if diff := cmp.Diff(map[string]string{"team": "x", "app.kubernetes.io/name": "vllm"}, got); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
-	}
-	if WithoutToolMetadata(nil) == nil {
-		t.Error("nil, which a caller can't add to")
-	}
+	assert.Empty(t, cmp.Diff(map[string]string{"team": "x", "app.kubernetes.io/name": "vllm"}, got), "(-want +got)")
+	assert.NotNil(t, WithoutToolMetadata(nil), "nil, which a caller can't add to")
 }
 
 // TestRelinquish: at the end no managedFields entry of Lockstep is left.
@@ -63,16 +55,12 @@ func TestRelinquish(t *testing.T) {
 	} {
 		c.world.Routes[key].SetManagedFields(tt.have)
 		write, err := Next(c.setup, Desired{}, c.world)
-		if err != nil || write == nil {
-			t.Fatalf("next is %v, %v", write, err)
-		}
+		require.True(t, err == nil && write != nil, "next is %v, %v", write, err)
 		meta, _ := write.Body["metadata"].(map[string]any)
-		if diff := cmp.Diff(tt.want, meta["managedFields"]); diff != "" || write.Key != key || write.Body["spec"] != nil {
-			t.Errorf("%v (-want +got):\n%s", write, diff)
-		}
-		if write, _ := Next(c.setup, Desired{Isolated: true, Prepared: true}, c.world); write != nil && write.Key == key {
-			t.Errorf("%v during the release", write)
-		}
+		diff := cmp.Diff(tt.want, meta["managedFields"])
+		assert.True(t, diff == "" && write.Key == key && write.Body["spec"] == nil, "%v (-want +got):\n%s", write, diff)
+		write, _ = Next(c.setup, Desired{Isolated: true, Prepared: true}, c.world)
+		assert.False(t, write != nil && write.Key == key, "%v during the release", write)
 	}
 	c.world.Routes[key].SetManagedFields([]metav1.ManagedFieldsEntry{theirs})
 	if write, err := Next(c.setup, Desired{}, c.world); write != nil || err != nil {
@@ -81,9 +69,7 @@ func TestRelinquish(t *testing.T) {
 	pool := newFakeCluster(t).withPool()
 	pool.world.StablePool.SetManagedFields([]metav1.ManagedFieldsEntry{theirs, ours})
 	write, err := Next(pool.setup, Desired{}, pool.world)
-	if err != nil || write == nil || write.Key != (Key{KindInferencePool, "vllm"}) {
-		t.Errorf("pool: %v, %v", write, err)
-	}
+	assert.True(t, err == nil && write != nil && write.Key == (Key{KindInferencePool, "vllm"}), "pool: %v, %v", write, err)
 }
 
 // TestRoutedPorts: of the canary Service's ports those count to which routes or Ingresses send requests, by number or by name.
@@ -100,13 +86,10 @@ func TestRoutedPorts(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			c := tt.cluster
-			if got := c.world.RoutedPorts(c.setup); got != nil {
-				t.Errorf("%v without a canary Service", got)
-			}
+			got := c.world.RoutedPorts(c.setup)
+			assert.Nil(t, got, "%v without a canary Service", got)
 			c.applyAll(Desired{Prepared: true})
-			if diff := cmp.Diff(tt.want, c.world.RoutedPorts(c.setup)); diff != "" {
-				t.Errorf("(-want +got):\n%s", diff)
-			}
+			assert.Empty(t, cmp.Diff(tt.want, c.world.RoutedPorts(c.setup)), "(-want +got)")
 		})
 	}
 }

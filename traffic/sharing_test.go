@@ -7,6 +7,7 @@ import (
 	"reflect"
 	"testing"
 
+	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 )
 
@@ -35,9 +36,7 @@ func TestSharedRoute(t *testing.T) {
 		original := route
 		step := func(s Setup, d Desired) (wrote bool) {
 			next, changed, err := desiredRoute(route, s, d)
-			if err != nil {
-				rt.Fatal(err)
-			}
+			require.NoError(rt, err)
 			route = next
 			return changed
 		}
@@ -92,9 +91,7 @@ func TestSharedRule(t *testing.T) {
 		route, desired, edited := user, make([]Desired, len(releases)), user
 		step := func(i int) bool {
 			next, changed, err := desiredRoute(route, releases[i], desired[i])
-			if err != nil {
-				rt.Fatal(err)
-			}
+			require.NoError(rt, err)
 			route = next
 			return changed
 		}
@@ -185,9 +182,7 @@ func TestShrunkRoute(t *testing.T) {
 		}
 		d := drawDesired(rt)
 		next, _, err := shrunkRoute(route, s, d)
-		if err != nil {
-			rt.Fatal(err)
-		}
+		require.NoError(rt, err)
 		before, after := b.strip(route.rules()), b.strip(next.rules())
 		for i := range after {
 			if after[i].share > before[i].share || after[i].mirror > before[i].mirror || after[i].share > d.Weight {

@@ -18,6 +18,9 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 
 	"github.com/lockstep-rollouts/lockstep/plugin"
@@ -55,23 +58,17 @@ current-context: dead
 clusters: [{name: dead, cluster: {server: "http://127.0.0.1:1"}}]
 contexts: [{name: dead, context: {cluster: dead}}]
 `
-	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.WriteFile(path, []byte(text), 0o600))
 	return path
 }
 
 func TestLaunch(t *testing.T) {
 	data, err := os.ReadFile(binary)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	begin := time.Now()
 	client, err := plugin.Launch(t.Context(), binary,
 		plugin.WithSHA256(fmt.Sprintf("%x", sha256.Sum256(data))), plugin.WithArgs("--kubeconfig", deadCluster(t)))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	defer func() { _ = client.Close() }()
 	t.Logf("connected after %v", time.Since(begin))
 	if !client.Has(pb.Capability_CAPABILITY_RELEASE) {
@@ -79,9 +76,7 @@ func TestLaunch(t *testing.T) {
 	}
 	// Without an API server the caches stay empty: the call may be retried.
 	_, err = client.Adopt(t.Context(), &pb.AdoptRequest{Workload: &pb.WorkloadRef{Namespace: "default", Name: "vllm"}})
-	if status.Code(err) != codes.Unavailable || !plugin.Retryable(err) {
-		t.Errorf("Adopt without a cluster: %v, want UNAVAILABLE", err)
-	}
+	assert.True(t, status.Code(err) == codes.Unavailable && plugin.Retryable(err), "Adopt without a cluster: %v, want UNAVAILABLE", err)
 }
 
 func TestLaunchErrors(t *testing.T) {
@@ -109,21 +104,16 @@ func TestLaunchErrors(t *testing.T) {
 				_ = client.Close()
 				t.Fatalf("%s: launched", tt.reason)
 			}
-			if !errors.Is(err, tt.want) || !strings.Contains(err.Error(), tt.text) {
-				t.Errorf("%s: error is %q, want %v with %q", tt.reason, err, tt.want, tt.text)
-			}
+			assert.True(t, errors.Is(err, tt.want) && strings.Contains(err.Error(), tt.text),
+				"%s: error is %q, want %v with %q", tt.reason, err, tt.want, tt.text)
 		})
 	}
 }
 
 func TestRunWithoutHost(t *testing.T) {
 	out, err := exec.CommandContext(t.Context(), binary).Output()
-	if err != nil || !strings.Contains(string(out), "lockstep serve") {
-		t.Errorf("without arguments: %v, %s", err, out)
-	}
+	assert.True(t, err == nil && strings.Contains(string(out), "lockstep serve"), "without arguments: %v, %s", err, out)
 	err = exec.CommandContext(t.Context(), binary, "--nonsense").Run()
 	var exit *exec.ExitError
-	if !errors.As(err, &exit) || exit.ExitCode() != 2 {
-		t.Errorf("with an unknown flag: %v, want exit code 2", err)
-	}
+	assert.True(t, errors.As(err, &exit) && exit.ExitCode() == 2, "with an unknown flag: %v, want exit code 2", err)
 }

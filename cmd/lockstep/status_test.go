@@ -15,6 +15,9 @@ import (
 	"strings"
 	"sync"
 	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 )
 
 // apiServer has two workloads whose hold was removed, and refuses writes. It serves only the requests of a driver.
@@ -99,15 +102,12 @@ func TestCommandsWriteOnlyTheirWorkload(t *testing.T) {
 			server := httptest.NewServer(s)
 			defer server.Close()
 			out, err := exec.CommandContext(t.Context(), binary, append(test.args, "--kubeconfig", liveCluster(t, server.URL))...).CombinedOutput()
-			if err != nil || !strings.Contains(string(out), "models/vllm") {
-				t.Fatalf("lockstep %v: %v\n%s", test.args, err, out)
-			}
+			require.True(t, err == nil && strings.Contains(string(out), "models/vllm"), "lockstep %v: %v\n%s", test.args, err, out)
 			s.mu.Lock()
 			defer s.mu.Unlock()
 			slices.Sort(s.writes)
-			if got := slices.Compact(s.writes); !slices.Equal(got, test.want) {
-				t.Errorf("%s: wrote %q, want %q", test.reason, got, test.want)
-			}
+			got := slices.Compact(s.writes)
+			assert.True(t, slices.Equal(got, test.want), "%s: wrote %q, want %q", test.reason, got, test.want)
 		})
 	}
 }
@@ -122,8 +122,6 @@ current-context: live
 clusters: [{name: live, cluster: {server: %q}}]
 contexts: [{name: live, context: {cluster: live, namespace: models}}]
 `, url)
-	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.WriteFile(path, []byte(text), 0o600))
 	return path
 }

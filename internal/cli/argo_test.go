@@ -6,6 +6,9 @@ package cli
 import (
 	"os/exec"
 	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 )
 
 func TestInstanceOfArgosController(t *testing.T) {
@@ -28,25 +31,16 @@ func TestInstanceOfArgosController(t *testing.T) {
 			// A process that has these arguments until its input ends. The shell's own come first, and are flags that are not known.
 			controller := exec.CommandContext(t.Context(), "sh", append([]string{"-c", "echo; read _", "rollouts-controller"}, test.args...)...)
 			input, err := controller.StdinPipe()
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			output, err := controller.StdoutPipe()
-			if err != nil {
-				t.Fatal(err)
-			}
-			if err := controller.Start(); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
+			require.NoError(t, controller.Start())
 			// Until it writes, the kernel may not have its arguments yet.
-			if _, err := output.Read(make([]byte, 1)); err != nil {
-				t.Error(err)
-			}
+			_, err = output.Read(make([]byte, 1))
+			assert.NoError(t, err)
 			t.Cleanup(func() { _, _ = input.Close(), controller.Wait() })
 			got, err := instanceOf(controller.Process.Pid)
-			if (err != nil) != test.fail || got != test.want {
-				t.Errorf("got %q, %v, want %q", got, err, test.want)
-			}
+			assert.True(t, (err != nil) == test.fail && got == test.want, "got %q, %v, want %q", got, err, test.want)
 		})
 	}
 }

@@ -8,6 +8,9 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/fakes"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -122,21 +125,17 @@ func TestCheck(t *testing.T) {
 			policies = append(policies, p)
 		}
 		c := &checker{core: core, objects: dynamicfake.NewSimpleDynamicClient(runtime.NewScheme(), policies...), namespace: "serving"}
-		if err := c.run(t.Context()); err != nil {
-			t.Fatalf("%s: %v", name, err)
-		}
+		require.NoError(t, c.run(t.Context()), name)
 		if len(c.rows) != len(tt.want) || c.missing() != tt.missing {
 			t.Errorf("%s: missing %t: %+v", name, c.missing(), c.rows)
 			continue
 		}
 		for i, row := range c.rows {
-			if text := fmt.Sprintf("%s %s %s", row.verdict, row.what, row.text); !strings.HasPrefix(text, tt.want[i]) {
-				t.Errorf("%s: row %d is %q, want %q", name, i, text, tt.want[i])
-			}
+			text := fmt.Sprintf("%s %s %s", row.verdict, row.what, row.text)
+			assert.True(t, strings.HasPrefix(text, tt.want[i]), "%s: row %d is %q, want %q", name, i, text, tt.want[i])
 			// Objects that kubectl applied block an upgrade of the chart that has them, too.
-			if strings.Contains(row.text, "kubectl apply -k") && !strings.Contains(row.text, "Helm: policies.") {
-				t.Errorf("%s: row %d does not name the chart's value: %q", name, i, row.text)
-			}
+			assert.False(t, strings.Contains(row.text, "kubectl apply -k") && !strings.Contains(row.text, "Helm: policies."),
+				"%s: row %d does not name the chart's value: %q", name, i, row.text)
 		}
 	}
 }
@@ -153,8 +152,7 @@ func TestCheckOfBusyServer(t *testing.T) {
 			return true, a.(clienttesting.CreateAction).GetObject(), nil //nolint:forcetypeassert // It is a creation.
 		})
 		c := &checker{core: core, objects: dynamicfake.NewSimpleDynamicClient(runtime.NewScheme()), namespace: "serving"}
-		if err := c.run(t.Context()); !apierrors.IsTooManyRequests(err) {
-			t.Errorf("%s %s: %v", verb, resource, err)
-		}
+		err := c.run(t.Context())
+		assert.True(t, apierrors.IsTooManyRequests(err), "%s %s: %v", verb, resource, err)
 	}
 }

@@ -16,6 +16,8 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 	"k8s.io/client-go/rest"
 
 	"github.com/lockstep-rollouts/lockstep/internal/cli/connect"
@@ -88,21 +90,15 @@ contexts:
 - {name: here, context: {cluster: here, namespace: models}}
 - {name: there, context: {cluster: there}}
 `
-	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.WriteFile(path, []byte(text), 0o600))
 	return path
 }
 
 func TestRunWithoutCommandPrintsAbout(t *testing.T) {
 	l := runLockstep(t.Context(), t, nil)
-	if l.code != 0 || l.stderr != "" {
-		t.Errorf("code %d, stderr %q; want 0 and nothing", l.code, l.stderr)
-	}
+	assert.True(t, l.code == 0 && l.stderr == "", "code %d, stderr %q; want 0 and nothing", l.code, l.stderr)
 	for _, want := range []string{"a plugin", "a server", "commands"} {
-		if !strings.Contains(l.stdout, want) {
-			t.Errorf("the text lacks %q:\n%s", want, l.stdout)
-		}
+		assert.Contains(t, l.stdout, want, "the text lacks %q:\n%s", want, l.stdout)
 	}
 }
 
@@ -128,9 +124,8 @@ func TestHelpFitsScreen(t *testing.T) {
 func TestCommandsLogErrorsOnly(t *testing.T) {
 	for level, want := range map[string]bool{"": false, "--log-level=warn": true} {
 		l := runLockstep(t.Context(), t, nil, strings.Fields("status vllm "+level)...)
-		if l.settings.Logger == nil || l.settings.Logger.Enabled(t.Context(), slog.LevelWarn) != want {
-			t.Errorf("status %s logs warnings: %t, want %t", level, !want, want)
-		}
+		assert.True(t, l.settings.Logger != nil && l.settings.Logger.Enabled(t.Context(), slog.LevelWarn) == want,
+			"status %s logs warnings: %t, want %t", level, !want, want)
 	}
 }
 
@@ -138,23 +133,19 @@ func TestVersionIsSetByLinker(t *testing.T) {
 	before := buildVersion
 	t.Cleanup(func() { buildVersion = before })
 	for _, buildVersion = range []string{before, "v1.2.3-4-gabcdef"} {
-		if l := runLockstep(t.Context(), t, nil, "--version"); l.code != 0 || l.stdout != "lockstep "+buildVersionOf()+"\n" ||
-			buildVersion != before && buildVersionOf() != buildVersion {
-			t.Errorf("code %d, stdout %q, want what the linker set", l.code, l.stdout)
-		}
+		l := runLockstep(t.Context(), t, nil, "--version")
+		assert.False(t, l.code != 0 || l.stdout != "lockstep "+buildVersionOf()+"\n" ||
+			buildVersion != before && buildVersionOf() != buildVersion, "code %d, stdout %q, want what the linker set", l.code, l.stdout)
 	}
 }
 
 func TestVersionCommand(t *testing.T) {
 	l := runLockstep(t.Context(), t, nil, "version")
 	for _, want := range []string{buildVersionOf(), runtime.Version(), "lockstep.v1alpha1", "LeaderWorkerSet  " + compatibility.LWS.Default() + ", "} {
-		if !strings.Contains(l.stdout, want) {
-			t.Errorf("lockstep version lacks %q:\n%s", want, l.stdout)
-		}
+		assert.Contains(t, l.stdout, want, "lockstep version lacks %q:\n%s", want, l.stdout)
 	}
-	if l.code != 0 || l.stderr != "" || l.config != nil {
-		t.Errorf("code %d, stderr %q, config %v; want success without a cluster", l.code, l.stderr, l.config)
-	}
+	assert.True(t, l.code == 0 && l.stderr == "" && l.config == nil,
+		"code %d, stderr %q, config %v; want success without a cluster", l.code, l.stderr, l.config)
 }
 
 func TestUsageErrors(t *testing.T) {
@@ -177,15 +168,10 @@ func TestUsageErrors(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			l := runLockstep(t.Context(), t, nil, tt.args...)
-			if l.code != exit.Usage {
-				t.Errorf("%s: code %d, want %d", tt.reason, l.code, exit.Usage)
-			}
-			if !strings.Contains(l.stderr, tt.text) || strings.Count(l.stderr, "\n") != 1 {
-				t.Errorf("%s: stderr %q, want one line with %q", tt.reason, l.stderr, tt.text)
-			}
-			if l.stdout != "" {
-				t.Errorf("stdout %q, want nothing", l.stdout)
-			}
+			assert.Equal(t, exit.Usage, l.code, "%s: code", tt.reason)
+			assert.True(t, strings.Contains(l.stderr, tt.text) && strings.Count(l.stderr, "\n") == 1,
+				"%s: stderr %q, want one line with %q", tt.reason, l.stderr, tt.text)
+			assert.Empty(t, l.stdout, "stdout %q, want nothing", l.stdout)
 		})
 	}
 }
@@ -204,18 +190,12 @@ func TestServe(t *testing.T) {
 		connected <- err
 	}()
 	l := runLockstep(ctx, t, nil, "serve", "--listen", "unix://"+path, "-n", "models", "--context", "there", "--log-format=json")
-	if l.code != 0 {
-		t.Errorf("code %d after the end, want 0: %s", l.code, l.stderr)
-	}
-	if err := <-connected; err != nil {
-		t.Errorf("connect: %v", err)
-	}
+	assert.Zero(t, l.code, "code %d after the end, want 0: %s", l.code, l.stderr)
+	assert.NoError(t, <-connected, "connect")
 	if l.settings.Namespace != "models" || l.config.Host != "http://127.0.0.1:2" || l.settings.Metrics == nil {
 		t.Errorf("driver got %+v for %s", l.settings, l.config.Host)
 	}
-	if !strings.Contains(l.stderr, `"msg":"serving"`) {
-		t.Errorf("the log is not JSON: %s", l.stderr)
-	}
+	assert.Contains(t, l.stderr, `"msg":"serving"`, "the log is not JSON")
 }
 
 func TestServeFails(t *testing.T) {
@@ -225,9 +205,8 @@ func TestServeFails(t *testing.T) {
 		"/no/such/file":   {"--kubeconfig", "/no/such/file"},
 	} {
 		l := runLockstep(t.Context(), t, errors.New("no such cluster"), append([]string{"serve"}, args...)...)
-		if l.code != exit.Error || !strings.Contains(l.stderr, text) {
-			t.Errorf("serve %s: code %d, stderr %q; want %d and %s", args, l.code, l.stderr, exit.Error, text)
-		}
+		assert.True(t, l.code == exit.Error && strings.Contains(l.stderr, text),
+			"serve %s: code %d, stderr %q; want %d and %s", args, l.code, l.stderr, exit.Error, text)
 	}
 }
 
@@ -243,16 +222,11 @@ func TestWithoutKubeconfig(t *testing.T) {
 
 func TestPluginArguments(t *testing.T) {
 	o := &connect.Options{Stderr: &buffer{}}
-	if err := parsePluginArgs(o, []string{"--context=there", "-n", "models", "--max-groups-in-flight", "8"}); err != nil {
-		t.Fatal(err)
-	}
-	if o.Namespace != "models" || o.MaxGroupsInFlight != 8 {
-		t.Errorf("parsed %+v", o.Options)
-	}
+	require.NoError(t, parsePluginArgs(o, []string{"--context=there", "-n", "models", "--max-groups-in-flight", "8"}))
+	assert.True(t, o.Namespace == "models" && o.MaxGroupsInFlight == 8, "parsed %+v", o.Options)
 	for _, args := range [][]string{{"serve"}, {"--no-such-flag"}} {
-		if err := parsePluginArgs(&connect.Options{Stderr: &buffer{}}, args); exit.Code(err) != exit.Usage {
-			t.Errorf("%v: %v, want a usage error", args, err)
-		}
+		err := parsePluginArgs(&connect.Options{Stderr: &buffer{}}, args)
+		assert.Equal(t, exit.Usage, exit.Code(err), "%v: %v, want a usage error", args, err)
 	}
 }
 
@@ -269,9 +243,7 @@ func TestDefaultListen(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			if got := defaultListen(func(string) string { return tt.runtimeDir }, tt.uid); got != tt.want {
-				t.Errorf("%s: %s, want %s", tt.reason, got, tt.want)
-			}
+			assert.Equal(t, tt.want, defaultListen(func(string) string { return tt.runtimeDir }, tt.uid), tt.reason)
 		})
 	}
 }

@@ -13,6 +13,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc"
 	"k8s.io/client-go/rest"
 
@@ -45,9 +47,7 @@ func writeKubeconfig(t testing.TB) string {
 func writeKubeconfigOf(t testing.TB, server string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "kubeconfig")
-	if err := os.WriteFile(path, fmt.Appendf(nil, kubeconfigText, server), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.WriteFile(path, fmt.Appendf(nil, kubeconfigText, server), 0o600))
 	return path
 }
 
@@ -138,9 +138,8 @@ func TestUsage(t *testing.T) {
 		t.Run(line, func(t *testing.T) {
 			t.Parallel()
 			got := runProgram(deadline(t), t, hosttest.Serve(t, hosttest.New()).Address, strings.Fields(line)...)
-			if got.code != exit.Usage || !strings.Contains(got.stderr, says) {
-				t.Errorf("exits with %d, want %d and %q:\n%s", got.code, exit.Usage, says, got.stderr)
-			}
+			assert.True(t, got.code == exit.Usage && strings.Contains(got.stderr, says),
+				"exits with %d, want %d and %q:\n%s", got.code, exit.Usage, says, got.stderr)
 		})
 	}
 }
@@ -229,12 +228,9 @@ func TestCommands(t *testing.T) {
 			if tc.code != exit.OK {
 				said = got.stderr
 			}
-			if got.code != tc.code || !strings.Contains(said, tc.says) {
-				t.Errorf("lockstep %s exits with %d, want %d and %q:\n%s%s", tc.args, got.code, tc.code, tc.says, got.stdout, got.stderr)
-			}
-			if tc.code == exit.Error && strings.Count(got.stderr, "lockstep: ") != 1 {
-				t.Errorf("want one error on stderr:\n%s", got.stderr)
-			}
+			assert.True(t, got.code == tc.code && strings.Contains(said, tc.says),
+				"lockstep %s exits with %d, want %d and %q:\n%s%s", tc.args, got.code, tc.code, tc.says, got.stdout, got.stderr)
+			assert.False(t, tc.code == exit.Error && strings.Count(got.stderr, "lockstep: ") != 1, "want one error on stderr:\n%s", got.stderr)
 		})
 	}
 }
@@ -244,10 +240,8 @@ func TestStatusWithoutDriver(t *testing.T) {
 	server := hosttest.Serve(t, hosttest.New())
 	server.Stop()
 	got := runProgram(deadline(t), t, server.Address, "status", "vllm")
-	if got.code != exit.Error || !strings.Contains(got.stderr, "cannot reach the driver") ||
-		!strings.Contains(got.stderr, "[UNAVAILABLE]\n  what to do: check that a driver runs") {
-		t.Errorf("status without a driver exits with %d:\n%s", got.code, got.stderr)
-	}
+	assert.True(t, got.code == exit.Error && strings.Contains(got.stderr, "cannot reach the driver") && strings.Contains(got.stderr, "[UNAVAILABLE]\n  what to do: check that a driver runs"),
+		"status without a driver exits with %d:\n%s", got.code, got.stderr)
 }
 
 // overtaken changes the workload's template just before each Finalize.
@@ -268,12 +262,10 @@ func TestPromoteRefusesChangedTemplate(t *testing.T) {
 			fake := hosttest.New()
 			inFlight(fake)
 			got := runProgram(deadline(t), t, hosttest.Serve(t, overtaken{fake}).Address, args...)
-			if got.code != exit.Error || !strings.Contains(got.stderr, "lockstep status vllm") {
-				t.Errorf("exit code %d, want %d and what to do:\n%s", got.code, exit.Error, got.stderr)
-			}
-			if state := fake.Context().GetState(); state != pb.State_STATE_HOLDING {
-				t.Errorf("the new template's release is %s, want it unchanged", state)
-			}
+			assert.True(t, got.code == exit.Error && strings.Contains(got.stderr, "lockstep status vllm"),
+				"exit code %d, want %d and what to do:\n%s", got.code, exit.Error, got.stderr)
+			state := fake.Context().GetState()
+			assert.Equal(t, pb.State_STATE_HOLDING, state, "the new template's release is %s, want it unchanged", state)
 		})
 	}
 }
@@ -281,15 +273,11 @@ func TestPromoteRefusesChangedTemplate(t *testing.T) {
 func TestReleaseJSON(t *testing.T) {
 	t.Parallel()
 	got := runProgram(deadline(t), t, hosttest.Serve(t, hosttest.New()).Address, with(canary, "-o", "json")...)
-	if got.code != exit.OK {
-		t.Fatalf("exit code %d:\n%s", got.code, got.stderr)
-	}
+	require.Equal(t, exit.OK, got.code, "exit code:\n%s", got.stderr)
 	var events []string
 	for line := range strings.Lines(got.stdout) {
 		var d view.Document
-		if err := json.Unmarshal([]byte(line), &d); err != nil {
-			t.Fatalf("line %q: %v", line, err)
-		}
+		require.NoError(t, json.Unmarshal([]byte(line), &d), "line %q", line)
 		if d.Event != "progress" {
 			events = append(events, d.Event)
 		}
@@ -298,12 +286,8 @@ func TestReleaseJSON(t *testing.T) {
 		"started", "batch-started", "batch-ready", "batch-started", "batch-ready", "batch-started", "batch-ready",
 		"promoting", "finished",
 	}
-	if diff := cmp.Diff(want, events); diff != "" {
-		t.Errorf("events: -want, +got:\n%s", diff)
-	}
-	if !strings.Contains(got.stderr, "is complete") {
-		t.Errorf("stderr does not say so:\n%s", got.stderr)
-	}
+	assert.Empty(t, cmp.Diff(want, events), "events: -want, +got")
+	assert.Contains(t, got.stderr, "is complete", "stderr does not say so")
 }
 
 func TestAddressNeedsNoKubeconfig(t *testing.T) {
@@ -366,12 +350,9 @@ func runInside(t *testing.T, run func(context.Context) error, args ...string) ra
 	p := Program{
 		Args: append(args, "--kubeconfig", writeKubeconfig(t)), Stdout: &stdout, Stderr: &stderr,
 		NewDriver: func(_ *rest.Config, settings lwsdriver.Options) (server.Driver, error) {
-			if settings.Namespace != "default" || settings.Workload.String() != "default/vllm" {
-				t.Errorf("the driver is for workload %q in namespace %q, want default/vllm only", settings.Workload, settings.Namespace)
-			}
-			if readOnly := args[0] == "status"; settings.ReadOnly != readOnly {
-				t.Errorf("%s has a driver with read only %t, want %t", args[0], settings.ReadOnly, readOnly)
-			}
+			assert.True(t, settings.Namespace == "default" && settings.Workload.String() == "default/vllm",
+				"the driver is for workload %q in namespace %q, want default/vllm only", settings.Workload, settings.Namespace)
+			assert.Equal(t, args[0] == "status", settings.ReadOnly, "%s has a driver with read only", args[0])
 			d := hosttest.New()
 			return engine{d, d, run}, nil
 		},
@@ -392,17 +373,14 @@ func TestCommandsWithDriverInside(t *testing.T) { //nolint:paralleltest // See a
 
 func TestReleaseReturnsErrorOfDriverInside(t *testing.T) { //nolint:paralleltest // See above.
 	got := runInside(t, func(context.Context) error { return os.ErrPermission }, with(canary, "--pause", "1h")...)
-	if got.code != exit.Error || !strings.Contains(got.stderr, "run driver: permission denied") {
-		t.Errorf("exit code %d, want the driver's error:\n%s", got.code, got.stderr)
-	}
+	assert.True(t, got.code == exit.Error && strings.Contains(got.stderr, "run driver: permission denied"),
+		"exit code %d, want the driver's error:\n%s", got.code, got.stderr)
 }
 
 func TestCommandsAreDocumented(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile("../../docs/cli.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	for _, cmd := range allCommands(&connect.Options{}) {
 		if link := "](reference-cli.md#lockstep-" + cmd.Name() + ")"; cmd.Runnable() && !strings.Contains(string(text), link) {
 			t.Errorf("docs/cli.md has no link to lockstep %s", cmd.Name())
@@ -423,9 +401,8 @@ func TestStatusInterrupted(t *testing.T) {
 		interrupt()
 	}()
 	got := runProgram(ctx, t, hosttest.Serve(t, fake).Address, "status", "vllm")
-	if got.code != exit.Interrupted || !strings.Contains(got.stderr, "interrupted") {
-		t.Errorf("exit code = %d, want %d:\n%s", got.code, exit.Interrupted, got.stderr)
-	}
+	assert.True(t, got.code == exit.Interrupted && strings.Contains(got.stderr, "interrupted"),
+		"exit code = %d, want %d:\n%s", got.code, exit.Interrupted, got.stderr)
 }
 
 // silent is a driver that reports no workload.

@@ -11,6 +11,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/lockstep-rollouts/lockstep/internal/cli/exit"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
@@ -21,9 +24,7 @@ func TestDebugReplay(t *testing.T) {
 	dir := t.TempDir()
 	write := func(name, text string) string {
 		path := filepath.Join(dir, name)
-		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, os.WriteFile(path, []byte(text), 0o600))
 		return path
 	}
 	o := plan.Observation{
@@ -50,13 +51,9 @@ func TestDebugReplay(t *testing.T) {
 		"newer":     {[]string{write("newer", `{"version":2}`)}, exit.Usage, []string{"version 2", "wrote it"}},
 	} {
 		got := runProgram(deadline(t), t, "", append([]string{"debug", "replay"}, tc.args...)...)
-		if got.code != tc.code {
-			t.Errorf("%s: exit code %d, want %d: %s", name, got.code, tc.code, got.stderr)
-		}
+		assert.Equal(t, tc.code, got.code, "%s: exit code %d, want %d: %s", name, got.code, tc.code, got.stderr)
 		for _, words := range tc.says {
-			if !strings.Contains(got.stdout+got.stderr, words) {
-				t.Errorf("%s: the output lacks %q: %s%s", name, words, got.stdout, got.stderr)
-			}
+			assert.Contains(t, got.stdout+got.stderr, words, "%s: the output lacks %q: %s%s", name, words, got.stdout, got.stderr)
 		}
 	}
 }
@@ -70,8 +67,6 @@ func TestDebugUsageErrors(t *testing.T) {
 		"no name":    {[]string{"record"}, "name of one LeaderWorkerSet"},
 	} {
 		got := runProgram(deadline(t), t, "", append([]string{"debug"}, tc.args...)...)
-		if got.code != exit.Usage || !strings.Contains(got.stderr, tc.says) {
-			t.Errorf("%s: exit code %d: %s", name, got.code, got.stderr)
-		}
+		assert.True(t, got.code == exit.Usage && strings.Contains(got.stderr, tc.says), "%s: exit code %d: %s", name, got.code, got.stderr)
 	}
 }

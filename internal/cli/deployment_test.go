@@ -21,6 +21,9 @@ import (
 	"k8s.io/client-go/util/cert"
 	"sigs.k8s.io/yaml"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/lockstep-rollouts/lockstep/config"
 	"github.com/lockstep-rollouts/lockstep/internal/cli/exit"
 	"github.com/lockstep-rollouts/lockstep/internal/server"
@@ -33,34 +36,23 @@ import (
 func deployed(t *testing.T) corev1.Container {
 	t.Helper()
 	text, err := os.ReadFile("../../config/deployment/deployment.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	var d appsv1.Deployment
-	if err := yaml.UnmarshalStrict(text, &d); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, yaml.UnmarshalStrict(text, &d))
 	pod := d.Spec.Template
-	if d.Namespace != config.Namespace || pod.Spec.ServiceAccountName != config.ServiceAccount {
-		t.Errorf("it runs as %s/%s, which is not the account of config/base", d.Namespace, pod.Spec.ServiceAccountName)
-	}
+	assert.True(t, d.Namespace == config.Namespace && pod.Spec.ServiceAccountName == config.ServiceAccount,
+		"it runs as %s/%s, which is not the account of config/base", d.Namespace, pod.Spec.ServiceAccountName)
 	for key, value := range d.Spec.Selector.MatchLabels {
-		if pod.Labels[key] != value {
-			t.Errorf("the pods lack label %s=%s, by which the Deployment selects them", key, value)
-		}
+		assert.Equal(t, value, pod.Labels[key], "the pods lack label %s=%s, by which the Deployment selects them", key, value)
 	}
-	if len(pod.Spec.Containers) != 1 {
-		t.Fatalf("%d containers, want 1", len(pod.Spec.Containers))
-	}
+	require.Len(t, pod.Spec.Containers, 1, "%d containers, want 1", len(pod.Spec.Containers))
 	return pod.Spec.Containers[0]
 }
 
 // The program runs with the manifest's arguments, except for the ports, and its probes succeed.
 func TestDeployment(t *testing.T) { //nolint:paralleltest // its logger is also client-go's, which is global
 	container := deployed(t)
-	if !slices.Equal(container.Command, []string{"/lockstep"}) {
-		t.Errorf("command is %q", container.Command)
-	}
+	assert.True(t, slices.Equal(container.Command, []string{"/lockstep"}), "command is %q", container.Command)
 	replaced := strings.NewReplacer("=:9443", "=127.0.0.1:0", "=:8081", "=127.0.0.1:0", "=:9090", "=0.0.0.0:0", "=/tls/", "="+tlsSecret(t)+"/")
 	var args []string
 	for _, arg := range container.Args {
@@ -70,9 +62,8 @@ func TestDeployment(t *testing.T) { //nolint:paralleltest // its logger is also 
 		args = append(args, "--leader-elect-namespace=lockstep-system") // it does not run in a pod
 	}
 	for _, port := range container.Ports {
-		if !slices.ContainsFunc(container.Args, func(arg string) bool { return strings.HasSuffix(arg, fmt.Sprintf("=:%d", port.ContainerPort)) }) {
-			t.Errorf("port %s is %d, on which no flag listens", port.Name, port.ContainerPort)
-		}
+		assert.True(t, slices.ContainsFunc(container.Args, func(arg string) bool { return strings.HasSuffix(arg, fmt.Sprintf("=:%d", port.ContainerPort)) }),
+			"port %s is %d, on which no flag listens", port.Name, port.ContainerPort)
 	}
 	ctx, stop := context.WithCancel(deadline(t))
 	defer stop()
@@ -91,13 +82,9 @@ func TestDeployment(t *testing.T) { //nolint:paralleltest // its logger is also 
 	}
 	for _, probe := range []*corev1.Probe{container.LivenessProbe, container.ReadinessProbe} {
 		request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+line.Health+probe.HTTPGet.Path, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		answer, err := http.DefaultClient.Do(request)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		if err := answer.Body.Close(); err != nil || answer.StatusCode != http.StatusOK || probe.HTTPGet.Port.StrVal != "health" {
 			t.Errorf("probe %s: %s, %v", probe.HTTPGet.Path, answer.Status, err)
 		}
@@ -114,13 +101,9 @@ func tlsSecret(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
 	certPEM, keyPEM, err := cert.GenerateSelfSignedCertKey("lockstep.lockstep-system.svc", nil, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	for name, content := range map[string][]byte{"tls.crt": certPEM, "ca.crt": certPEM, "tls.key": keyPEM} {
-		if err := os.WriteFile(filepath.Join(dir, name), content, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, os.WriteFile(filepath.Join(dir, name), content, 0o600))
 	}
 	return dir
 }
@@ -129,15 +112,10 @@ func tlsSecret(t *testing.T) string {
 func mustBeUnauthorized(ctx context.Context, t *testing.T, url string) {
 	t.Helper()
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	transport := &http.Transport{DisableKeepAlives: true, TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}
 	answer, err := transport.RoundTrip(request)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := answer.Body.Close(); err != nil || answer.StatusCode != http.StatusUnauthorized {
-		t.Errorf("GET %s without a token: %s, %v", url, answer.Status, err)
-	}
+	require.NoError(t, err)
+	err = answer.Body.Close()
+	assert.True(t, err == nil && answer.StatusCode == http.StatusUnauthorized, "GET %s without a token: %s, %v", url, answer.Status, err)
 }

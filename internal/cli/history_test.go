@@ -10,6 +10,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+
 	"github.com/lockstep-rollouts/lockstep/internal/cli/exit"
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
 	"github.com/lockstep-rollouts/lockstep/plugin/plugintest"
@@ -94,18 +96,12 @@ func TestHistoryCommands(t *testing.T) {
 			t.Parallel()
 			h, address := serveHistory(t, cmp.Or(tt.runs, "c"))
 			got := runProgram(deadline(t), t, address, tt.args...)
-			if got.code != tt.code {
-				t.Errorf("exit code %d, want %d: %s%s", got.code, tt.code, got.stdout, got.stderr)
-			}
+			assert.Equal(t, tt.code, got.code, "exit code %d, want %d: %s%s", got.code, tt.code, got.stdout, got.stderr)
 			for _, words := range tt.stdout {
-				if !strings.Contains(got.stdout, words) {
-					t.Errorf("stdout lacks %q:\n%s", words, got.stdout)
-				}
+				assert.Contains(t, got.stdout, words, "stdout lacks %q:\n%s", words, got.stdout)
 			}
 			for _, words := range tt.stderr {
-				if !strings.Contains(got.stderr, words) {
-					t.Errorf("stderr lacks %q:\n%s", words, got.stderr)
-				}
+				assert.Contains(t, got.stderr, words, "stderr lacks %q:\n%s", words, got.stderr)
 			}
 			if undone := strings.Join(h.undone, ","); (tt.undone == "") != (len(h.undone) == 0) || tt.undone != "" && "["+undone+"]" != tt.undone {
 				t.Errorf("restored %q, want %q", h.undone, tt.undone)
@@ -120,20 +116,14 @@ func TestHistoryDocuments(t *testing.T) {
 	h, address := serveHistory(t, "c")
 	for _, format := range []string{"json", "yaml"} {
 		got := runProgram(deadline(t), t, address, "history", "vllm", "-o", format)
-		if got.code != exit.OK || !strings.Contains(got.stdout, "STATE_COMPLETED") {
-			t.Errorf("%s: %+v", format, got)
-		}
-		if format == "json" && !json.Valid([]byte(got.stdout)) {
-			t.Errorf("invalid JSON: %s", got.stdout)
-		}
+		assert.True(t, got.code == exit.OK && strings.Contains(got.stdout, "STATE_COMPLETED"), "%s: %+v", format, got)
+		assert.False(t, format == "json" && !json.Valid([]byte(got.stdout)), "invalid JSON: %s", got.stdout)
 	}
 	h.refusal = drivererr.New(pb.ErrorReason_ERROR_REASON_RELEASE_IN_PROGRESS, "release r4 is not over")
-	if got := runProgram(deadline(t), t, address, "undo", "vllm"); got.code != exit.Error ||
-		!strings.Contains(got.stderr, "RELEASE_IN_PROGRESS") || !strings.Contains(got.stderr, "lockstep abort vllm") {
-		t.Errorf("a refusal: %+v", got)
-	}
+	got := runProgram(deadline(t), t, address, "undo", "vllm")
+	assert.True(t, got.code == exit.Error && strings.Contains(got.stderr, "RELEASE_IN_PROGRESS") && strings.Contains(got.stderr, "lockstep abort vllm"),
+		"a refusal: %+v", got)
 	h.refusal = drivererr.New(pb.ErrorReason_ERROR_REASON_REFERENCE_NOT_FOUND, "the history has no revision that served before a")
-	if got := runProgram(deadline(t), t, address, "undo", "vllm"); !strings.Contains(got.stderr, "\n  to see its revisions: lockstep history vllm") {
-		t.Errorf("without an earlier revision: %+v", got)
-	}
+	got = runProgram(deadline(t), t, address, "undo", "vllm")
+	assert.Contains(t, got.stderr, "\n  to see its revisions: lockstep history vllm", "without an earlier revision: %+v", got)
 }

@@ -11,6 +11,8 @@ import (
 	"testing"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 	appsv1 "k8s.io/api/apps/v1"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
@@ -40,35 +42,25 @@ func TestHostDeployments(t *testing.T) {
 func checkHostDeployment(t *testing.T, command, account, path string) {
 	t.Helper()
 	text, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	var d appsv1.Deployment
-	if err := yaml.UnmarshalStrict(text, &d); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, yaml.UnmarshalStrict(text, &d))
 	pod := d.Spec.Template
-	if d.Namespace != config.Namespace || pod.Spec.ServiceAccountName != account {
-		t.Errorf("it runs as %s/%s, which is not the account of config/kruise", d.Namespace, pod.Spec.ServiceAccountName)
-	}
+	assert.True(t, d.Namespace == config.Namespace && pod.Spec.ServiceAccountName == account,
+		"it runs as %s/%s, which is not the account of config/kruise", d.Namespace, pod.Spec.ServiceAccountName)
 	container := pod.Spec.Containers[0]
 	root := newRootCommand(&connect.Options{Stdout: &buffer{}, Stderr: &buffer{}})
 	cmd, args, err := root.Find(container.Args)
 	if err != nil || cmd.Name() != command {
 		t.Fatalf("%v is command %s, %v", container.Args, cmd.Name(), err)
 	}
-	if err := cmd.ParseFlags(args); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, cmd.ParseFlags(args))
 	for _, port := range container.Ports {
 		flag := cmd.Flag(port.Name + "-address")
-		if flag == nil || !strings.HasSuffix(flag.Value.String(), ":"+strconv.Itoa(int(port.ContainerPort))) {
-			t.Errorf("port %s %d is not the one of --%[1]s-address", port.Name, port.ContainerPort)
-		}
+		assert.True(t, flag != nil && strings.HasSuffix(flag.Value.String(), ":"+strconv.Itoa(int(port.ContainerPort))),
+			"port %s %d is not the one of --%[1]s-address", port.Name, port.ContainerPort)
 	}
-	if *d.Spec.Replicas > 1 && cmd.Flag("leader-elect").Value.String() != "true" {
-		t.Error("several replicas without leader election")
-	}
+	assert.False(t, *d.Spec.Replicas > 1 && cmd.Flag("leader-elect").Value.String() != "true", "several replicas without leader election")
 }
 
 // With the driver inside, the host's endpoint has the driver's metrics.
@@ -82,9 +74,8 @@ func TestKruiseExportsDriverMetrics(t *testing.T) {
 			return nil, errors.New("no driver is needed")
 		},
 	}
-	if code := p.Run(t.Context()); code == exit.OK || got != metrics.Registry {
-		t.Errorf("exit code %d, the driver registers its metrics at %v", code, got)
-	}
+	code := p.Run(t.Context())
+	assert.True(t, code != exit.OK && got == metrics.Registry, "exit code %d, the driver registers its metrics at %v", code, got)
 }
 
 func TestHostUsageErrors(t *testing.T) {

@@ -12,6 +12,8 @@ import (
 
 	"k8s.io/client-go/rest"
 
+	"github.com/stretchr/testify/assert"
+
 	"github.com/lockstep-rollouts/lockstep/internal/cli/exit"
 	"github.com/lockstep-rollouts/lockstep/internal/server"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver"
@@ -79,12 +81,10 @@ func TestListAdopts(t *testing.T) { //nolint:paralleltest // A driver inside has
 		"-n serving": "lockstep adopt llama --context c --kubeconfig " + config + " --namespace serving\n",
 		"-n empty":   "those of all namespaces: lockstep status -A --context c --kubeconfig " + config + "\n",
 	} {
-		if code, text := list(strings.Fields(args)...); code != exit.OK || !strings.Contains(text, want) {
-			t.Errorf("status %s exits with %d, want %q in:\n%s", args, code, want, text)
-		}
+		code, text := list(strings.Fields(args)...)
+		assert.True(t, code == exit.OK && strings.Contains(text, want), "status %s exits with %d, want %q in:\n%s", args, code, want, text)
 	}
-	if code, text := list("-A", "-o", "json"); code != exit.OK || strings.Count(text, "\n") != 1 || !strings.Contains(text, `"replicas":4`) ||
-		!strings.Contains(text, "STATE_UNMANAGED") {
-		t.Errorf("a program is not told of a workload that is not adopted: exit code %d\n%s", code, text)
-	}
+	code, text := list("-A", "-o", "json")
+	assert.True(t, code == exit.OK && strings.Count(text, "\n") == 1 && strings.Contains(text, `"replicas":4`) && strings.Contains(text, "STATE_UNMANAGED"),
+		"a program is not told of a workload that is not adopted: exit code %d\n%s", code, text)
 }

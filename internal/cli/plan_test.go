@@ -11,6 +11,8 @@ import (
 
 	"google.golang.org/protobuf/encoding/protojson"
 
+	"github.com/stretchr/testify/assert"
+
 	"github.com/lockstep-rollouts/lockstep/internal/cli/exit"
 	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/hosttest"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
@@ -73,10 +75,8 @@ func TestPlan(t *testing.T) {
 			t.Parallel()
 			address := hosttest.Serve(t, planner{hosttest.New(), tc.response}).Address
 			got := runProgram(deadline(t), t, address, slices.Concat([]string{"plan"}, tc.args)...)
-			if got.code != tc.code || !strings.Contains(got.stdout, tc.stdout) || !strings.Contains(got.stderr, tc.stderr) {
-				t.Errorf("%s: lockstep plan %q exits with %d, want %d\nstdout, want %q:\n%s\nstderr, want %q:\n%s",
-					tc.reason, tc.args, got.code, tc.code, tc.stdout, got.stdout, tc.stderr, got.stderr)
-			}
+			assert.True(t, got.code == tc.code && strings.Contains(got.stdout, tc.stdout) && strings.Contains(got.stderr, tc.stderr),
+				"%s: lockstep plan %q exits with %d, want %d\nstdout, want %q:\n%s\nstderr, want %q:\n%s", tc.reason, tc.args, got.code, tc.code, tc.stdout, got.stdout, tc.stderr, got.stderr)
 		})
 	}
 }
@@ -85,14 +85,11 @@ func TestPlanJSON(t *testing.T) {
 	address := hosttest.Serve(t, planner{hosttest.New(), &pb.PlanResponse{Steps: []*pb.PlanStep{{Name: "promote"}}}}).Address
 	got := runProgram(deadline(t), t, address, "plan", "vllm", "--batches", "1", "-o", "json")
 	r := &pb.PlanResponse{}
-	if err := protojson.Unmarshal([]byte(got.stdout), r); err != nil || len(r.GetSteps()) != 1 {
-		t.Errorf("%v: %s", err, got.stdout)
-	}
+	err := protojson.Unmarshal([]byte(got.stdout), r)
+	assert.True(t, err == nil && len(r.GetSteps()) == 1, "%v: %s", err, got.stdout)
 }
 
 func TestPlanUnsupported(t *testing.T) {
 	got := runProgram(deadline(t), t, hosttest.Serve(t, hosttest.New()).Address, "plan", "vllm", "--batches", "1")
-	if got.code != exit.Error || !strings.Contains(got.stderr, "does not serve Plan") {
-		t.Errorf("exit code %d:\n%s", got.code, got.stderr)
-	}
+	assert.True(t, got.code == exit.Error && strings.Contains(got.stderr, "does not serve Plan"), "exit code %d:\n%s", got.code, got.stderr)
 }

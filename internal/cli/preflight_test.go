@@ -9,6 +9,8 @@ import (
 
 	"google.golang.org/protobuf/encoding/protojson"
 
+	"github.com/stretchr/testify/assert"
+
 	"github.com/lockstep-rollouts/lockstep/internal/cli/exit"
 	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/hosttest"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
@@ -66,18 +68,12 @@ func TestPreflightFiles(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			got := runProgram(deadline(t), t, "", append([]string{"preflight"}, tc.args...)...)
-			if got.code != tc.code {
-				t.Errorf("%s: exit code %d, want %d\n%s%s", tc.reason, got.code, tc.code, got.stdout, got.stderr)
-			}
+			assert.Equal(t, tc.code, got.code, "%s: exit code %d, want %d\n%s%s", tc.reason, got.code, tc.code, got.stdout, got.stderr)
 			for _, words := range tc.stdout {
-				if !strings.Contains(got.stdout, words) {
-					t.Errorf("%s: stdout has no %q:\n%s", tc.reason, words, got.stdout)
-				}
+				assert.Contains(t, got.stdout, words, "%s: stdout has no %q:\n%s", tc.reason, words, got.stdout)
 			}
 			for _, words := range tc.stderr {
-				if !strings.Contains(got.stderr, words) {
-					t.Errorf("%s: stderr has no %q:\n%s", tc.reason, words, got.stderr)
-				}
+				assert.Contains(t, got.stderr, words, "%s: stderr has no %q:\n%s", tc.reason, words, got.stderr)
 			}
 		})
 	}
@@ -92,14 +88,11 @@ func TestPreflightDocuments(t *testing.T) {
 		t.Errorf("%v: %s", err, got.stdout)
 	}
 	two := runProgram(deadline(t), t, "", "preflight", "-f", file, "-f", file, "-o", "yaml")
-	if n := strings.Count(two.stdout, "\n  name: vllm\n"); n != 2 || strings.Count(two.stdout, "---\n") != 2 {
-		t.Errorf("want two documents, each with its name:\n%s", two.stdout)
-	}
+	assert.True(t, strings.Count(two.stdout, "\n  name: vllm\n") == 2 && strings.Count(two.stdout, "---\n") == 2,
+		"want two documents, each with its name:\n%s", two.stdout)
 }
 
 func TestPreflightUnsupported(t *testing.T) {
 	got := runProgram(deadline(t), t, hosttest.Serve(t, hosttest.New()).Address, "preflight", "vllm")
-	if got.code != exit.Error || !strings.Contains(got.stderr, "does not serve Preflight") {
-		t.Errorf("exit code %d:\n%s", got.code, got.stderr)
-	}
+	assert.True(t, got.code == exit.Error && strings.Contains(got.stderr, "does not serve Preflight"), "exit code %d:\n%s", got.code, got.stderr)
 }

@@ -13,6 +13,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
 	"github.com/lockstep-rollouts/lockstep/internal/cli/connect"
 )
@@ -25,17 +27,11 @@ func TestReference(t *testing.T) {
 	const path = "../../docs/reference-cli.md"
 	want := reference(newRootCommand(&connect.Options{Stdout: &buffer{}, Stderr: &buffer{}}))
 	if *update {
-		if err := os.WriteFile(path, []byte(want), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, os.WriteFile(path, []byte(want), 0o600))
 	}
 	got, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(want, string(got)); diff != "" {
-		t.Errorf("docs/reference-cli.md is stale, run make generate (-commands +file):\n%s", diff)
-	}
+	require.NoError(t, err)
+	assert.Empty(t, cmp.Diff(want, string(got)), "docs/reference-cli.md is stale, run make generate (-commands +file)")
 }
 
 // group has flags that several commands share: the reference prints them once.

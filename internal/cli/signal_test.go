@@ -12,6 +12,9 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/lockstep-rollouts/lockstep/internal/cli/exit"
 	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/hosttest"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
@@ -53,12 +56,8 @@ func startChild(t *testing.T, env ...string) (*exec.Cmd, *bufio.Scanner) {
 	cmd := exec.CommandContext(deadline(t), os.Args[0], "-test.run=^TestChild$")
 	cmd.Env = append(os.Environ(), append(env, childEnv+"="+strings.Join(args, "\n"))...)
 	stdout, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
+	require.NoError(t, cmd.Start())
 	return cmd, bufio.NewScanner(stdout)
 }
 
@@ -76,9 +75,7 @@ func readUntil(t *testing.T, lines *bufio.Scanner, text string) {
 
 func interruptChild(t *testing.T, cmd *exec.Cmd) {
 	t.Helper()
-	if err := cmd.Process.Signal(os.Interrupt); err != nil {
-		t.Fatalf("send SIGINT: %v", err)
-	}
+	require.NoError(t, cmd.Process.Signal(os.Interrupt), "send SIGINT")
 }
 
 func TestInterruptPausesRelease(t *testing.T) {
@@ -89,9 +86,8 @@ func TestInterruptPausesRelease(t *testing.T) {
 	readUntil(t, lines, "interrupted: release cli-")
 	readUntil(t, lines, "to abort:")
 	err := cmd.Wait()
-	if ended, ok := errors.AsType[*exec.ExitError](err); !ok || ended.ExitCode() != exit.Interrupted {
-		t.Errorf("the program ended with %v, want exit code %d", err, exit.Interrupted)
-	}
+	ended, ok := errors.AsType[*exec.ExitError](err)
+	assert.True(t, ok && ended.ExitCode() == exit.Interrupted, "the program ended with %v, want exit code %d", err, exit.Interrupted)
 }
 
 func TestSecondInterruptEndsProcess(t *testing.T) {
@@ -103,10 +99,7 @@ func TestSecondInterruptEndsProcess(t *testing.T) {
 	interruptChild(t, cmd)
 	err := cmd.Wait()
 	ended, ok := errors.AsType[*exec.ExitError](err)
-	if !ok {
-		t.Fatalf("the program ended with %v, want a signal", err)
-	}
-	if status, ok := ended.Sys().(syscall.WaitStatus); !ok || status.Signal() != syscall.SIGINT {
-		t.Errorf("the program ended with %v, want SIGINT", err)
-	}
+	require.True(t, ok, "the program ended with %v, want a signal", err)
+	status, ok := ended.Sys().(syscall.WaitStatus)
+	assert.True(t, ok && status.Signal() == syscall.SIGINT, "the program ended with %v, want SIGINT", err)
 }

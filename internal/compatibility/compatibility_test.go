@@ -11,6 +11,9 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/lockstep-rollouts/lockstep/internal/compatibility"
 )
 
@@ -19,21 +22,13 @@ func TestVersionsAreExactAndUnique(t *testing.T) {
 	exact := regexp.MustCompile(`^v\d+\.\d+\.\d+$`)
 	keys := map[string]bool{}
 	for _, c := range compatibility.All() {
-		if keys[c.Key] {
-			t.Errorf("two components have the key %q", c.Key)
-		}
+		assert.False(t, keys[c.Key], "two components have the key %q", c.Key)
 		keys[c.Key] = true
-		if len(c.Versions) == 0 {
-			t.Fatalf("%s has no tested version", c.Name)
-		}
+		require.NotEmpty(t, c.Versions, "%s has no tested version", c.Name)
 		for _, v := range c.Versions {
-			if !exact.MatchString(v) {
-				t.Errorf("%s: %q is not a version of the form v1.2.3", c.Name, v)
-			}
+			assert.True(t, exact.MatchString(v), "%s: %q is not a version of the form v1.2.3", c.Name, v)
 		}
-		if sorted := slices.Sorted(slices.Values(c.Versions)); len(slices.Compact(sorted)) != len(c.Versions) {
-			t.Errorf("%s lists a version twice: %q", c.Name, c.Versions)
-		}
+		assert.Len(t, slices.Compact(slices.Sorted(slices.Values(c.Versions))), len(c.Versions), "%s lists a version twice: %q", c.Name, c.Versions)
 	}
 }
 
@@ -41,27 +36,22 @@ func TestVersionsAreExactAndUnique(t *testing.T) {
 func TestDefaultsMatchGoMod(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile("../../go.mod")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	for _, c := range compatibility.All() {
 		module, version := c.Module, c.Default()
 		if c.Key == compatibility.Kubernetes.Key {
 			// Its libraries are v0.y.z for Kubernetes v1.y.z.
 			module, version = "k8s.io/api", strings.Replace(version, "v1.", "v0.", 1)
 		}
-		if want := fmt.Sprintf("\t%s %s\n", module, version); !strings.Contains(string(text), want) {
-			t.Errorf("go.mod lacks %q, which is the default of %s", strings.TrimSpace(want), c.Name)
-		}
+		want := fmt.Sprintf("\t%s %s\n", module, version)
+		assert.Contains(t, string(text), want, "go.mod lacks %q, which is the default of %s", strings.TrimSpace(want), c.Name)
 	}
 }
 
 func TestVersionsAreDocumented(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile("../../docs/compatibility.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	var want strings.Builder
 	want.WriteString("| component | default | also tested |\n| --- | --- | --- |\n")
 	for _, c := range compatibility.All() {

@@ -21,6 +21,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -87,9 +89,7 @@ func vllm(state pb.State, message string) *pb.WatchWorkloadsResponse {
 func serve(t *testing.T, f *fakeDriver) (page string, ended <-chan error) {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return serveOn(t, f, listener)
 }
 
@@ -114,9 +114,7 @@ func serveOn(t *testing.T, f *fakeDriver, listener net.Listener) (page string, e
 func request(t *testing.T, method, url string) *http.Request {
 	t.Helper()
 	r, err := http.NewRequestWithContext(t.Context(), method, url, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return r
 }
 
@@ -126,14 +124,10 @@ func get(t *testing.T, r *http.Request) (code int, header http.Header, body stri
 	ctx, cancel := context.WithTimeout(t.Context(), await.Patience) // a stream would not end
 	defer cancel()
 	answer, err := http.DefaultClient.Do(r.WithContext(ctx))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	defer func() { _ = answer.Body.Close() }()
 	raw, err := io.ReadAll(answer.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return answer.StatusCode, answer.Header, string(raw)
 }
 
@@ -165,13 +159,9 @@ func TestRefusals(t *testing.T) {
 			r.Host = tc.host
 			r.Header.Set("Origin", "http://evil.example.com")
 			code, header, body := get(t, r)
-			if code != tc.want {
-				t.Errorf("%s: code %d, want %d: %s", tc.reason, code, tc.want, body)
-			}
+			assert.Equal(t, tc.want, code, "%s: code %d, want %d: %s", tc.reason, code, tc.want, body)
 			for _, cors := range []string{"Access-Control-Allow-Origin", "Access-Control-Allow-Methods"} {
-				if value := header.Get(cors); value != "" {
-					t.Errorf("%s: %s", cors, value)
-				}
+				assert.Empty(t, header.Get(cors), cors)
 			}
 		})
 	}
@@ -185,16 +175,12 @@ func TestContentSecurityPolicy(t *testing.T) {
 	for _, file := range []string{"", "app.js", "style.css", "icon.svg"} {
 		code, header, body := get(t, request(t, http.MethodGet, page+file))
 		policy := header.Get("Content-Security-Policy")
-		if code != http.StatusOK || !strings.HasPrefix(policy, "default-src 'none'; script-src 'self';") || strings.Contains(policy, "unsafe") {
-			t.Errorf("%q: code %d, policy %q", file, code, policy)
-		}
-		if header.Get("X-Content-Type-Options") != "nosniff" || header.Get("Referrer-Policy") != "no-referrer" {
-			t.Errorf("%q: headers %v", file, header)
-		}
+		assert.True(t, code == http.StatusOK && strings.HasPrefix(policy, "default-src 'none'; script-src 'self';") && !strings.Contains(policy, "unsafe"),
+			"%q: code %d, policy %q", file, code, policy)
+		assert.True(t, header.Get("X-Content-Type-Options") == "nosniff" && header.Get("Referrer-Policy") == "no-referrer",
+			"%q: headers %v", file, header)
 		body = strings.ReplaceAll(body, "http://www.w3.org/2000/svg", "") // a name, not an address
-		if found := elsewhere.FindString(body); found != "" {
-			t.Errorf("%q has %q", file, found)
-		}
+		assert.Empty(t, elsewhere.FindString(body), "%q", file)
 	}
 }
 
@@ -213,16 +199,12 @@ func openWith(t *testing.T, client *http.Client, page string, patience time.Dura
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	answer, err := client.Do(request(t, http.MethodGet, page+"events").WithContext(ctx))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	t.Cleanup(func() {
 		cancel()
 		_ = answer.Body.Close()
 	})
-	if kind := answer.Header.Get("Content-Type"); kind != "text/event-stream" {
-		t.Fatalf("content type %q", kind)
-	}
+	require.Equal(t, "text/event-stream", answer.Header.Get("Content-Type"), "content type")
 	lines := bufio.NewScanner(answer.Body)
 	lines.Buffer(nil, 10<<20)
 	return &browser{t, lines}
@@ -239,9 +221,7 @@ func (b *browser) await(event string, condition func(data map[string]any) bool) 
 			name = value
 		case "data":
 			var data any
-			if err := json.Unmarshal([]byte(value), &data); err != nil {
-				b.t.Fatalf("data of %s: %v", name, err)
-			}
+			require.NoError(b.t, json.Unmarshal([]byte(value), &data), "data of %s", name)
 			fields, ok := data.(map[string]any)
 			if !ok {
 				fields = map[string]any{"key": data}
@@ -267,29 +247,25 @@ func TestEvents(t *testing.T) {
 	f := &fakeDriver{}
 	page, _ := serve(t, f)
 	first := open(t, page)
-	if got := first.await("status", func(map[string]any) bool { return true }); got["synced"] != false || got["scope"] != "namespace default" {
-		t.Errorf("status %v before the driver answered", got)
-	}
+	got := first.await("status", func(map[string]any) bool { return true })
+	assert.True(t, got["synced"] == false && got["scope"] == "namespace default", "status %v before the driver answered", got)
 	const hostile = "</script><img src=x onerror=alert(1)>\n\nevent: removed\ndata: \"default/vllm\"\n\n"
 	f.items <- vllm(pb.State_STATE_UPGRADING, hostile)
 	f.items <- synced
-	if got := first.await("workload", is("state", "upgrading")); got["message"] != hostile || got["atLeast"] != true || got["live"] != true {
-		t.Errorf("workload %v", got)
-	}
+	got = first.await("workload", is("state", "upgrading"))
+	assert.True(t, got["message"] == hostile && got["atLeast"] == true && got["live"] == true, "workload %v", got)
 	first.await("status", is("synced", true))
 	f.items <- vllm(pb.State_STATE_COMPLETED, "done")
-	if got := first.await("workload", is("state", "completed")); got["atLeast"] != false || got["live"] != true {
-		t.Errorf("workload %v after a release that was observed", got)
-	}
+	got = first.await("workload", is("state", "completed"))
+	assert.True(t, got["atLeast"] == false && got["live"] == true, "workload %v after a release that was observed", got)
 	second := open(t, page)
 	second.await("workload", is("state", "completed"))
 	f.items <- &pb.WatchWorkloadsResponse{Change: &pb.WatchWorkloadsResponse_Removed{Removed: &pb.WorkloadRef{Namespace: "default", Name: "vllm"}}}
 	for _, b := range []*browser{first, second} {
 		b.await("removed", is("key", "default/vllm"))
 	}
-	if n := f.watches.Load(); n != 1 {
-		t.Errorf("%d streams of the driver for two browsers", n)
-	}
+	n := f.watches.Load()
+	assert.Equal(t, int32(1), n, "%d streams of the driver for two browsers", n)
 }
 
 // A driver that refuses ends the dashboard, as it ends `lockstep watch`.
@@ -298,9 +274,8 @@ func TestRefusedByDriver(t *testing.T) {
 	f := &fakeDriver{}
 	_, ended := serve(t, f)
 	f.items <- status.Error(codes.PermissionDenied, "no")
-	if err := <-ended; status.Code(err) != codes.PermissionDenied {
-		t.Errorf("it ended with %v", err)
-	}
+	err := <-ended
+	assert.Equal(t, codes.PermissionDenied, status.Code(err), "it ended with %v", err)
 }
 
 // A browser that reads nothing delays no other, and gets the newest state when it reads again, without all states in between.
@@ -320,9 +295,7 @@ func TestSlowBrowser(t *testing.T) {
 		seen++
 		return data["message"] == fmt.Sprint(changes-1, message)
 	})
-	if seen > changes/2 {
-		t.Errorf("the slow browser was sent %d of %d states", seen, changes)
-	}
+	assert.LessOrEqual(t, seen, changes/2, "the slow browser was sent %d of %d states", seen, changes)
 }
 
 // pipes is a listener in memory, for a test with its own clock.
@@ -374,31 +347,26 @@ func TestHistory(t *testing.T) {
 		{Name: "0000"},
 	}}
 	page, _ := serve(t, f)
-	if code, _, body := get(t, request(t, http.MethodGet, page+"history/default/vllm")); code != http.StatusNotFound {
-		t.Errorf("history of an unknown workload: code %d: %s", code, body)
-	}
+	code, _, body := get(t, request(t, http.MethodGet, page+"history/default/vllm"))
+	assert.Equal(t, http.StatusNotFound, code, "history of an unknown workload: code %d: %s", code, body)
 	f.items <- vllm(pb.State_STATE_ROLLED_BACK, "")
 	set := vllm(pb.State_STATE_ROLLED_BACK, "")
 	set.GetContext().Workload = &pb.WorkloadRef{Namespace: "default", Name: "llm", Kind: "DisaggregatedSet"}
 	f.items <- set
 	f.items <- synced // those before are observed
-	if code, _, body := get(t, request(t, http.MethodGet, page+"history/default/disaggregatedset/llm")); code != http.StatusOK {
-		t.Errorf("history of a DisaggregatedSet: code %d: %s", code, body)
-	}
+	code, _, body = get(t, request(t, http.MethodGet, page+"history/default/disaggregatedset/llm"))
+	assert.Equal(t, http.StatusOK, code, "history of a DisaggregatedSet: code %d: %s", code, body)
 	var rows []revision
 	code, header, body := get(t, request(t, http.MethodGet, page+"history/default/vllm"))
-	if err := json.Unmarshal([]byte(body), &rows); err != nil || header.Get("Content-Type") != "application/json" {
-		t.Fatalf("code %d, %v: %s", code, err, body)
-	}
+	err := json.Unmarshal([]byte(body), &rows)
+	require.True(t, err == nil && header.Get("Content-Type") == "application/json", "code %d, %v: %s", code, err, body)
 	want := []revision{
 		{strings.Split("|3|cccc|-|-|-|-|-", "|"), "", "1", "--- revision 1\n+++ revision 3\n@@ -1,2 +1,2 @@\n-image: v1\n+image: v3\n \n"},
 		{strings.Split(">|2|bbbb|2026-01-02T12:00:00Z|-|-|<b>|rolled back", "|"), "90s", "1", "--- revision 1\n+++ revision 2\n@@ -1,2 +1,2 @@\n-image: v1\n+image: v2\n \n"},
 		{strings.Split("*|1|aaaa|-|-|-|-|-", "|"), "", "0000", "the template of revision 0000 can't be read"},
 		{Cells: strings.Split("|-|0000|-|-|-|-|waits for a release", "|")},
 	}
-	if diff := cmp.Diff(want, rows); diff != "" {
-		t.Errorf("rows (-want +got):\n%s", diff)
-	}
+	assert.Empty(t, cmp.Diff(want, rows), "rows (-want +got)")
 }
 
 func TestHistoryFails(t *testing.T) {
@@ -408,7 +376,5 @@ func TestHistoryFails(t *testing.T) {
 	f.items <- vllm(pb.State_STATE_READY, "")
 	f.items <- synced
 	code, _, body := get(t, request(t, http.MethodGet, page+"history/default/vllm"))
-	if code != http.StatusBadGateway || strings.TrimSpace(body) != "connection refused" {
-		t.Errorf("code %d: %s", code, body)
-	}
+	assert.True(t, code == http.StatusBadGateway && strings.TrimSpace(body) == "connection refused", "code %d: %s", code, body)
 }

@@ -10,6 +10,8 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
+	"github.com/stretchr/testify/assert"
+
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
@@ -42,23 +44,16 @@ func TestDescribe(t *testing.T) {
 		"status":   {w.Groups[4].Status, "pod vllm-b-1-1: ImagePullBackOff"},
 		"no pod":   {w.Groups[2].Status, "not ready"},
 	} {
-		if got[0] != got[1] {
-			t.Errorf("%s: %q, want %q", name, got[0], got[1])
-		}
+		assert.Equal(t, got[1], got[0], name)
 	}
 	letters := ""
 	for _, g := range w.Groups {
 		letters += g.Letter + map[bool]string{true: "+"}[g.Added] + " "
 	}
-	if w.Groups[2].Wrong || !w.Groups[4].Wrong || w.Groups[4].Pod != "vllm-b-1-1" {
-		t.Errorf("only the image is wrong: %+v", w.Groups)
-	}
-	if want := "A C  B+ B+ "; letters != want {
-		t.Errorf("letters %q, want %q", letters, want)
-	}
-	if !slices.Contains(w.Facts, [2]string{"Revision", "A aaaa → B bbbb"}) || slices.ContainsFunc(w.Facts, func(f [2]string) bool { return f[1] == "" || f[0] == "Template" }) {
-		t.Errorf("facts %q", w.Facts)
-	}
+	assert.True(t, !w.Groups[2].Wrong && w.Groups[4].Wrong && w.Groups[4].Pod == "vllm-b-1-1", "only the image is wrong: %+v", w.Groups)
+	assert.Equal(t, "A C  B+ B+ ", letters, "letters")
+	assert.True(t, slices.Contains(w.Facts, [2]string{"Revision", "A aaaa → B bbbb"}) && !slices.ContainsFunc(w.Facts, func(f [2]string) bool { return f[1] == "" || f[0] == "Template" }),
+		"facts %q", w.Facts)
 }
 
 // During a promotion the canary's groups still serve, though they are no longer counted as updated.
@@ -67,13 +62,9 @@ func TestCapacity(t *testing.T) {
 	c := upgrading()
 	c.State, c.StableReady, c.UpdatedReady = pb.State_STATE_PROMOTING, 3, 0
 	c.Groups[2].Ready = true
-	if w := describeWorkload(c, nil, noon); w.Capacity != "4 ready of 4 requested, 5 exist" {
-		t.Errorf("capacity %q", w.Capacity)
-	}
+	assert.Equal(t, "4 ready of 4 requested, 5 exist", describeWorkload(c, nil, noon).Capacity, "capacity")
 	c.GroupsOmitted = 1
-	if w := describeWorkload(c, nil, noon); w.Capacity != "3 ready of 4 requested, 5 exist" {
-		t.Errorf("without all groups: capacity %q", w.Capacity)
-	}
+	assert.Equal(t, "3 ready of 4 requested, 5 exist", describeWorkload(c, nil, noon).Capacity, "without all groups: capacity")
 }
 
 // The page offers no command that is refused: to end the release of another host.
@@ -82,9 +73,7 @@ func TestAnotherHost(t *testing.T) {
 	for owner, want := range map[string]string{"": "", "lockstep-cli/jo@laptop": "", "argo-rollouts/default/vllm": "argo-rollouts/default/vllm"} {
 		c := upgrading()
 		c.Owner = owner
-		if w := describeWorkload(c, nil, noon); w.Host != want {
-			t.Errorf("a release of %q has another host %q", owner, w.Host)
-		}
+		assert.Equal(t, want, describeWorkload(c, nil, noon).Host, "a release of %q has another host", owner)
 	}
 }
 
@@ -101,9 +90,7 @@ func TestTraffic(t *testing.T) {
 	} {
 		c := upgrading()
 		tc.change(c)
-		if got := trafficText(c); got != tc.want {
-			t.Errorf("%s: %q, want %q", name, got, tc.want)
-		}
+		assert.Equal(t, tc.want, trafficText(c), name)
 	}
 }
 
@@ -113,24 +100,17 @@ func TestTimeInState(t *testing.T) {
 	c := upgrading()
 	first := describeWorkload(c, nil, noon)
 	same := describeWorkload(c, first, noon.Add(time.Minute))
-	if !same.AtLeast || !same.Since.Equal(noon) {
-		t.Errorf("since %s, at least %t", same.Since, same.AtLeast)
-	}
+	assert.True(t, same.AtLeast && same.Since.Equal(noon), "since %s, at least %t", same.Since, same.AtLeast)
 	c.State = pb.State_STATE_ROLLED_BACK
 	ended := describeWorkload(c, same, noon.Add(2*time.Minute))
-	if ended.AtLeast || !ended.Since.Equal(noon.Add(2*time.Minute)) || !ended.Live || ended.Batch != "-" {
-		t.Errorf("after its end: %+v", ended)
-	}
-	if again := describeWorkload(c, nil, noon); again.Live {
-		t.Error("a release that had ended before is live")
-	}
+	assert.True(t, !ended.AtLeast && ended.Since.Equal(noon.Add(2*time.Minute)) && ended.Live && ended.Batch == "-", "after its end: %+v", ended)
+	assert.False(t, describeWorkload(c, nil, noon).Live, "a release that had ended before is live")
 }
 
 func TestWaitingTemplate(t *testing.T) {
 	t.Parallel()
 	c := upgrading()
 	c.State, c.TemplateRevision = pb.State_STATE_ROLLED_BACK, "dddd"
-	if all := pageFacts(c); !slices.Contains(all, [2]string{"Template", "dddd waits for a release"}) {
-		t.Errorf("facts %q", all)
-	}
+	all := pageFacts(c)
+	assert.True(t, slices.Contains(all, [2]string{"Template", "dddd waits for a release"}), "facts %q", all)
 }

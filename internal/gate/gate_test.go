@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/prometheus/common/model"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 	"go.yaml.in/yaml/v3"
 )
 
@@ -20,9 +22,7 @@ func parsed(t *testing.T, text string) ([]Gate, error) {
 	var file struct {
 		Gates yaml.Node `yaml:"gates"`
 	}
-	if err := yaml.Unmarshal([]byte(text), &file); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, yaml.Unmarshal([]byte(text), &file))
 	gates, err := Parse(&file.Gates)
 	if err == nil {
 		err = Check(gates)
@@ -34,28 +34,19 @@ func TestTemplates(t *testing.T) {
 	t.Parallel()
 	about := Subject{Namespace: "ml", Name: "vllm", CanaryWorkload: "vllm-new", UpdateRevision: "new", StableRevision: "old"}
 	documented, err := os.ReadFile("../../docs/gates.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	for _, listed := range Templates() {
 		g, err := Template(listed.Name)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if row := fmt.Sprintf("\n| `%s` | %s | %s |\n", g.Name, g.Limits(), g.About); !strings.Contains(string(documented), row) {
-			t.Errorf("docs/gates.md lacks %q", row)
-		}
-		if err := g.validate(); err != nil || g.About == "" {
-			t.Errorf("template %s: %v, about %q", g.Name, err, g.About)
-		}
+		require.NoError(t, err)
+		row := fmt.Sprintf("\n| `%s` | %s | %s |\n", g.Name, g.Limits(), g.About)
+		assert.Contains(t, string(documented), row, "docs/gates.md lacks %q", row)
+		err = g.validate()
+		assert.True(t, err == nil && g.About != "", "template %s: %v, about %q", g.Name, err, g.About)
 		query, err := g.PromQL(about)
-		if err != nil || !strings.Contains(query, `leaderworkerset_sigs_k8s_io_template_revision_hash="new"`) || strings.Contains(query, "{{") {
-			t.Errorf("the query of %s is not about the canary: %v\n%s", g.Name, err, query)
-		}
+		assert.True(t, err == nil && strings.Contains(query, `leaderworkerset_sigs_k8s_io_template_revision_hash="new"`) && !strings.Contains(query, "{{"),
+			"the query of %s is not about the canary: %v\n%s", g.Name, err, query)
 	}
-	if len(Templates()) < 8 {
-		t.Errorf("%d templates", len(Templates()))
-	}
+	assert.GreaterOrEqual(t, len(Templates()), 8, "templates")
 }
 
 // A query selects the pods of one workload at one revision: LWS hashes the template, so that of another workload may be equal.
@@ -78,9 +69,8 @@ func TestMatchers(t *testing.T) {
 	} {
 		tc.about.Namespace, tc.about.UpdateRevision, tc.about.StableRevision = "ml", "new", "old"
 		want := `namespace="ml",` + tc.canary + `="new" namespace="ml",` + tc.stable + `="old"`
-		if got, err := (Gate{Query: "{{.Canary}} {{.Stable}}"}).PromQL(tc.about); err != nil || got != want {
-			t.Errorf("%s: %v\ngot  %s\nwant %s", reason, err, got, want)
-		}
+		got, err := (Gate{Query: "{{.Canary}} {{.Stable}}"}).PromQL(tc.about)
+		assert.True(t, err == nil && got == want, "%s: %v\ngot  %s\nwant %s", reason, err, got, want)
 	}
 }
 
@@ -99,22 +89,15 @@ gates:
     interval: 10s
     delay: 0s
 `)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	ttft, queue := gates[0], gates[1]
-	if ttft.Name != "vllm-ttft" || *ttft.Max != 1.5 || ttft.FailureLimit != 0 || ttft.Count != 5 || ttft.Query != Templates()[0].Query {
-		t.Errorf("a template with other limits: %+v", ttft)
-	}
-	if again, err := Template("vllm-ttft"); err != nil || *again.Max != 1.2 {
-		t.Errorf("the template itself is changed: %+v, %v", again, err)
-	}
-	if time.Duration(*ttft.Delay) != 2*time.Minute || time.Duration(*queue.Delay) != 0 || queue.Interval != model.Duration(10*time.Second) {
-		t.Errorf("delays %s and %s, interval %s", ttft.Delay, queue.Delay, queue.Interval)
-	}
-	if got := queue.Limits(); got != "at least 0 and at most 100" {
-		t.Errorf("limits %q", got)
-	}
+	assert.True(t, ttft.Name == "vllm-ttft" && *ttft.Max == 1.5 && ttft.FailureLimit == 0 && ttft.Count == 5 && ttft.Query == Templates()[0].Query,
+		"a template with other limits: %+v", ttft)
+	again, err := Template("vllm-ttft")
+	assert.True(t, err == nil && *again.Max == 1.2, "the template itself is changed: %+v, %v", again, err)
+	assert.True(t, time.Duration(*ttft.Delay) == 2*time.Minute && time.Duration(*queue.Delay) == 0 && queue.Interval == model.Duration(10*time.Second),
+		"delays %s and %s, interval %s", ttft.Delay, queue.Delay, queue.Interval)
+	assert.Equal(t, "at least 0 and at most 100", queue.Limits(), "limits")
 }
 
 func TestParseRefuses(t *testing.T) {
@@ -145,9 +128,8 @@ func TestParseRefuses(t *testing.T) {
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			if _, err := parsed(t, tc.text); err == nil || !strings.Contains(err.Error(), tc.want) {
-				t.Errorf("got %v, want %q", err, tc.want)
-			}
+			_, err := parsed(t, tc.text)
+			assert.ErrorContains(t, err, tc.want)
 		})
 	}
 }

@@ -11,6 +11,9 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 )
 
 // The answers here are those of Prometheus' documented API; test/e2e asks a real Prometheus.
@@ -49,17 +52,14 @@ func TestMeasure(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-				if q := r.FormValue("query"); q != `up{ namespace="ml",leaderworkerset_sigs_k8s_io_name="vllm",leaderworkerset_sigs_k8s_io_template_revision_hash="new" }` {
-					t.Errorf("query %q", q)
-				}
+				assert.Equal(t, `up{ namespace="ml",leaderworkerset_sigs_k8s_io_name="vllm",leaderworkerset_sigs_k8s_io_template_revision_hash="new" }`, r.FormValue("query"),
+					"query")
 				w.WriteHeader(tc.status)
 				fmt.Fprint(w, tc.answer)
 			}))
 			t.Cleanup(server.Close)
 			p, err := NewPrometheus(server.URL, "")
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			m := p.Measure(t.Context(), Gate{Name: "a", Query: "up{ {{.Canary}} }"}, Subject{Namespace: "ml", Name: "vllm", UpdateRevision: "new"})
 			got := m.Problem
 			if m.Err != nil {
@@ -67,9 +67,7 @@ func TestMeasure(t *testing.T) {
 			} else if m.Value != nil {
 				got = formatNumber(*m.Value)
 			}
-			if !strings.Contains(got, tc.want) {
-				t.Errorf("got %q, want %q", got, tc.want)
-			}
+			assert.Contains(t, got, tc.want)
 		})
 	}
 }
@@ -85,17 +83,12 @@ func TestPrometheusCredentials(t *testing.T) {
 	}))
 	t.Cleanup(server.Close)
 	file := filepath.Join(t.TempDir(), "http.yaml")
-	if err := os.WriteFile(file, []byte("authorization: {credentials: t0ken}\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.WriteFile(file, []byte("authorization: {credentials: t0ken}\n"), 0o600))
 	for config, want := range map[string]bool{file: true, "": false} {
 		p, err := NewPrometheus(server.URL, config)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if m := p.Measure(t.Context(), Gate{Query: "up"}, Subject{}); (m.Err == nil) != want {
-			t.Errorf("with config %q: %v", config, m.Err)
-		}
+		require.NoError(t, err)
+		m := p.Measure(t.Context(), Gate{Query: "up"}, Subject{})
+		assert.Equal(t, want, m.Err == nil, "with config %q: %v", config, m.Err)
 	}
 }
 
@@ -110,11 +103,8 @@ func TestNewPrometheusRefuses(t *testing.T) {
 		"http://prometheus?token=s3cret": "has a user or a query",
 	} {
 		_, err := NewPrometheus(address, "")
-		if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "s3cret") {
-			t.Errorf("%q: %v", address, err)
-		}
+		assert.False(t, err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "s3cret"), "%q: %v", address, err)
 	}
-	if _, err := NewPrometheus("http://prometheus", "/does/not/exist"); err == nil {
-		t.Error("a missing file is no error")
-	}
+	_, err := NewPrometheus("http://prometheus", "/does/not/exist")
+	assert.Error(t, err, "a missing file is no error")
 }

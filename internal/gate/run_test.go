@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/prometheus/common/model"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 )
 
 var noon = time.Date(2026, time.January, 2, 12, 0, 0, 0, time.UTC)
@@ -64,24 +66,17 @@ func TestRunOfOneGate(t *testing.T) {
 			now := noon
 			r := Begin([]Gate{three("a")}, now, 20*time.Second)
 			for _, m := range tc.measured {
-				if r.Verdict() != Measuring {
-					t.Fatalf("%s: decided before %v", tc.reason, m)
-				}
-				if early := r.DueAt(r.Due().Add(-time.Nanosecond)); len(early) != 0 {
-					t.Errorf("due before it is due: %v", early)
-				}
+				require.Equal(t, Measuring, r.Verdict(), "%s: decided before %v", tc.reason, m)
+				assert.Empty(t, r.DueAt(r.Due().Add(-time.Nanosecond)), "due before it is due")
 				now = r.Due()
-				if due := r.DueAt(now); len(due) != 1 {
-					t.Fatalf("%d gates due", len(due))
-				}
+				due := r.DueAt(now)
+				require.Len(t, due, 1, "%d gates due", len(due))
 				r.Record(map[string]Measurement{"a": m}, now)
 			}
 			if got := r.Verdict(); got != tc.want || r.Failure() != tc.failure {
 				t.Errorf("%s: verdict %s, want %s; failure %q, want %q", tc.reason, got, tc.want, r.Failure(), tc.failure)
 			}
-			if got := r.Results()[0].Verdict; got != tc.want {
-				t.Errorf("the result says %s", got)
-			}
+			assert.Equal(t, tc.want, r.Results()[0].Verdict, "the result")
 			if (tc.want == Measuring) == r.Due().IsZero() {
 				t.Errorf("verdict %s, due %s", tc.want, r.Due())
 			}
@@ -103,9 +98,7 @@ func TestRunOfTwoGates(t *testing.T) {
 		}
 		r.Record(taken, now)
 	}
-	if got, want := strings.Join(order, " "), "a1m0s b1m5s a1m10s a1m20s b1m35s b2m5s"; got != want {
-		t.Errorf("measured %s, want %s", got, want)
-	}
+	assert.Equal(t, "a1m0s b1m5s a1m10s a1m20s b1m35s b2m5s", strings.Join(order, " "), "measured")
 	if r.Verdict() != Passed || r.String() != "a 0, at most 1 (3/3); b 0, at most 1 (3/3)" {
 		t.Errorf("verdict %s: %s", r.Verdict(), &r)
 	}
@@ -117,14 +110,10 @@ func TestRunOfTwoGates(t *testing.T) {
 	}
 	r = Begin([]Gate{three("a"), slow}, noon, 0)
 	r.Record(map[string]Measurement{"a": noAnswer, "b": noAnswer}, noon)
-	if r.Verdict() != Unanswered {
-		t.Errorf("no gate is answered: %s", r.Verdict())
-	}
+	assert.Equal(t, Unanswered, r.Verdict(), "no gate is answered")
 	r.Record(map[string]Measurement{"b": noData}, noon)
-	if r.Record(map[string]Measurement{"b": noData}, noon); r.Verdict() != Failed {
-		t.Errorf("one gate is unanswered, the other one failed: %s", r.Verdict())
-	}
-	if none := (&Run{}); none.Verdict() != Passed || !none.Due().IsZero() {
-		t.Error("a run without gates has not passed")
-	}
+	r.Record(map[string]Measurement{"b": noData}, noon)
+	assert.Equal(t, Failed, r.Verdict(), "one gate is unanswered, the other one failed")
+	none := (&Run{})
+	assert.True(t, none.Verdict() == Passed && none.Due().IsZero(), "a run without gates has not passed")
 }

@@ -14,6 +14,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/common/model"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
 	"github.com/lockstep-rollouts/lockstep/internal/gate"
 	"github.com/lockstep-rollouts/lockstep/internal/host"
@@ -86,25 +88,17 @@ func TestReleaseWithGates(t *testing.T) {
 			m := &metrics{answer: tc.answer}
 			r.host.Metrics = m
 			got, err := r.host.Release(deadline(t), release(tc.release))
-			if err != nil || got.Outcome != tc.outcome || got.Failure != tc.failure {
-				t.Fatalf("%s: %s, %q, %v; want %s, %q", tc.reason, got.Outcome, got.Failure, err, tc.outcome, tc.failure)
-			}
-			if diff := cmp.Diff(tc.calls, r.requests()); diff != "" {
-				t.Errorf("%s: calls: -want, +got:\n%s", tc.reason, diff)
-			}
+			require.True(t, err == nil && got.Outcome == tc.outcome && got.Failure == tc.failure,
+				"%s: %s, %q, %v; want %s, %q", tc.reason, got.Outcome, got.Failure, err, tc.outcome, tc.failure)
+			assert.Empty(t, cmp.Diff(tc.calls, r.requests()), "%s: calls: -want, +got", tc.reason)
 			kinds := slices.DeleteFunc(r.kinds(), func(k host.EventKind) bool { return k != host.EventGates && k != host.EventGateFailed })
-			if diff := cmp.Diff(tc.kinds, kinds); diff != "" {
-				t.Errorf("%s: events: -want, +got:\n%s", tc.reason, diff)
-			}
+			assert.Empty(t, cmp.Diff(tc.kinds, kinds), "%s: events: -want, +got", tc.reason)
 			for _, e := range r.events {
-				if gated := e.Kind == host.EventGates || e.Kind == host.EventGateFailed; gated != (len(e.Gates) == 1) {
-					t.Errorf("event %s has %d gates", e.Kind, len(e.Gates))
-				}
+				assert.Equal(t, len(e.Gates) == 1, e.Kind == host.EventGates || e.Kind == host.EventGateFailed,
+					"event %s has %d gates", e.Kind, len(e.Gates))
 			}
 			want := gate.Subject{Namespace: "default", Name: "vllm", UpdateRevision: "bbbb", StableRevision: "aaaa"}
-			if got := m.about[len(m.about)-1]; got != want {
-				t.Errorf("measured %+v, want %+v", got, want)
-			}
+			assert.Equal(t, want, m.about[len(m.about)-1], "measured")
 		})
 	}
 }
@@ -131,9 +125,7 @@ func TestReleaseKeepsItsMeasurements(t *testing.T) {
 		return always(0)(n)
 	}}
 	got, err := r.host.Release(deadline(t), release(atOnce))
-	if err != nil || got.Outcome != host.OutcomeRolledBack {
-		t.Errorf("the measurement that failed is lost: %s, %v", got.Outcome, err)
-	}
+	assert.True(t, err == nil && got.Outcome == host.OutcomeRolledBack, "the measurement that failed is lost: %s, %v", got.Outcome, err)
 }
 
 // A batch that is unready for a moment is measured anew, although the response that follows says that it is ready.
@@ -154,9 +146,7 @@ func TestReleaseMeasuresAgainAfterFlap(t *testing.T) {
 	}
 	r.host.Metrics = m
 	got, err := r.host.Release(deadline(t), release(two))
-	if err != nil || got.Outcome != host.OutcomePromoted {
-		t.Fatalf("%s, %v", got.Outcome, err)
-	}
+	require.True(t, err == nil && got.Outcome == host.OutcomePromoted, "%s, %v", got.Outcome, err)
 	if n := len(m.about); n != 4 { // the check, the one of the flap, and two in a row
 		t.Errorf("%d measurements, want 4", n)
 	}
@@ -174,9 +164,8 @@ func TestReleaseWithoutAnswer(t *testing.T) {
 		return always(0)(n)
 	}}
 	got, err := r.host.Release(deadline(t), release(atOnce))
-	if err != nil || got.Outcome != host.OutcomeGateFailed || !strings.Contains(got.Failure, "Prometheus has not answered") {
-		t.Errorf("%s, %q, %v", got.Outcome, got.Failure, err)
-	}
+	assert.True(t, err == nil && got.Outcome == host.OutcomeGateFailed && strings.Contains(got.Failure, "Prometheus has not answered"),
+		"%s, %q, %v", got.Outcome, got.Failure, err)
 }
 
 // A gate that can't be measured refuses the release before its first request.
@@ -185,12 +174,8 @@ func TestReleaseChecksItsGates(t *testing.T) {
 	r := newRig(t)
 	r.host.Metrics = &metrics{answer: func(int) gate.Measurement { return gate.Measurement{Err: errors.New("parse error")} }}
 	_, err := r.host.Release(deadline(t), release(atOnce))
-	if err == nil || !strings.Contains(err.Error(), "gate errors can't be measured, so nothing was changed: parse error") {
-		t.Errorf("with an invalid query: %v", err)
-	}
-	if calls := r.requests(); len(calls) != 0 {
-		t.Errorf("calls: %q", calls)
-	}
+	assert.ErrorContains(t, err, "gate errors can't be measured, so nothing was changed: parse error", "with an invalid query")
+	assert.Empty(t, r.requests(), "calls")
 }
 
 // Ctrl-C while the gates are checked is an interruption like any other, not a gate that can't be measured.
@@ -203,10 +188,6 @@ func TestReleaseIsInterruptedAtItsGates(t *testing.T) {
 		return gate.Measurement{Err: ctx.Err()}
 	}}
 	got, err := r.host.Release(ctx, release(atOnce))
-	if err != nil || got.Outcome != host.OutcomeInterrupted {
-		t.Errorf("Release(...) = %q, %v; want interrupted", got.Outcome, err)
-	}
-	if calls := r.requests(); len(calls) != 0 {
-		t.Errorf("calls: %q", calls)
-	}
+	assert.True(t, err == nil && got.Outcome == host.OutcomeInterrupted, "Release(...) = %q, %v; want interrupted", got.Outcome, err)
+	assert.Empty(t, r.requests(), "calls")
 }

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
 	"github.com/lockstep-rollouts/lockstep/internal/host"
 	"github.com/lockstep-rollouts/lockstep/plugin"
@@ -60,9 +62,7 @@ func newRigOf(t *testing.T, change func(*hosttest.Driver)) *rig {
 func dial(t *testing.T, r *rig) {
 	t.Helper()
 	client, err := plugin.Dial(t.Context(), r.server.Address)
-	if err != nil {
-		t.Fatalf("dial the fake driver: %v", err)
-	}
+	require.NoError(t, err, "dial the fake driver")
 	t.Cleanup(func() { _ = client.Close() })
 	r.host.Driver = client
 }
@@ -259,9 +259,8 @@ func TestRelease(t *testing.T) {
 				restarted := false
 				r.change(host.EventWeight, 2, func(c *pb.BatchContext) { newTemplate(c); c.TrafficWeight, restarted = 0, true })
 				r.fake.OnUpgrade = func(batch int32, c *pb.BatchContext) error {
-					if restarted && batch == 0 && c.GetTrafficWeight() != 0 {
-						t.Errorf("the new template's first group comes while %d%% of the requests are to go to it", c.GetTrafficWeight())
-					}
+					assert.False(t, restarted && batch == 0 && c.GetTrafficWeight() != 0,
+						"the new template's first group comes while %d%% of the requests are to go to it", c.GetTrafficWeight())
 					restarted = restarted && batch != 0
 					return nil
 				}
@@ -323,12 +322,8 @@ func TestRelease(t *testing.T) {
 				tc.prepare(t, r)
 			}
 			got, err := r.host.Release(deadline(t), release(tc.release))
-			if err != nil || got.Outcome != tc.outcome {
-				t.Fatalf("%s: Release(...) = %q, %v; want %q", tc.reason, got.Outcome, err, tc.outcome)
-			}
-			if diff := cmp.Diff(tc.calls, r.requests()); diff != "" {
-				t.Errorf("%s: calls: -want, +got:\n%s", tc.reason, diff)
-			}
+			require.True(t, err == nil && got.Outcome == tc.outcome, "%s: Release(...) = %q, %v; want %q", tc.reason, got.Outcome, err, tc.outcome)
+			assert.Empty(t, cmp.Diff(tc.calls, r.requests()), "%s: calls: -want, +got", tc.reason)
 			if tc.event != "" && !slices.Contains(r.kinds(), tc.event) {
 				t.Errorf("%s: events = %v, want %s among them", tc.reason, r.kinds(), tc.event)
 			}
@@ -354,25 +349,19 @@ func TestReleaseResumes(t *testing.T) {
 		interrupt()
 	}()
 	got, err := r.host.Release(first, release(nil))
-	if err != nil || got.Outcome != host.OutcomeInterrupted {
-		t.Fatalf("Release(...) = %q, %v; want interrupted", got.Outcome, err)
-	}
-	if state := r.fake.Context().GetState(); state != pb.State_STATE_UPGRADING {
-		t.Fatalf("the release is %s after the interruption, want it untouched", state)
-	}
+	require.True(t, err == nil && got.Outcome == host.OutcomeInterrupted, "Release(...) = %q, %v; want interrupted", got.Outcome, err)
+	state := r.fake.Context().GetState()
+	require.Equal(t, pb.State_STATE_UPGRADING, state, "the release is %s after the interruption, want it untouched", state)
 
 	r.fake.Set(func(c *pb.BatchContext) { c.State, c.UpdatedReady = pb.State_STATE_READY, 2 })
 	got, err = r.host.Release(deadline(t), release(func(r *host.Release) { r.ID = "" }))
-	if err != nil || got.Outcome != host.OutcomePromoted || got.ReleaseID != "r1" {
-		t.Fatalf("Release(...) = %q of %q, %v; want r1 promoted", got.Outcome, got.ReleaseID, err)
-	}
+	require.True(t, err == nil && got.Outcome == host.OutcomePromoted && got.ReleaseID == "r1",
+		"Release(...) = %q of %q, %v; want r1 promoted", got.Outcome, got.ReleaseID, err)
 	want := []string{
 		"Initialize r1", "UpgradeBatch 0", "UpgradeBatch 1",
 		"Initialize r1", "UpgradeBatch 1", "UpgradeBatch 2", "Finalize PROMOTE",
 	}
-	if diff := cmp.Diff(want, r.requests()); diff != "" {
-		t.Errorf("calls: -want, +got:\n%s", diff)
-	}
+	assert.Empty(t, cmp.Diff(want, r.requests()), "calls: -want, +got")
 	if !slices.Contains(r.kinds(), host.EventResumed) {
 		t.Errorf("events = %v, want resumed among them", r.kinds())
 	}
@@ -395,9 +384,7 @@ func TestFinishPromotesOnlyWhatWasLookedAt(t *testing.T) {
 			seen := r.fake.Context()
 			r.fake.Set(newTemplate)
 			got, err := r.host.Finish(deadline(t), seen, intent, "")
-			if err != nil || got.Outcome != want {
-				t.Errorf("Finish(...) = %q, %v; want %q", got.Outcome, err, want)
-			}
+			assert.True(t, err == nil && got.Outcome == want, "Finish(...) = %q, %v; want %q", got.Outcome, err, want)
 		})
 	}
 }
@@ -408,18 +395,14 @@ func TestReleaseGivesUp(t *testing.T) {
 	r.server.Stop()
 	r.host.Timing.Patience = 20 * time.Millisecond
 	_, err := r.host.Release(deadline(t), release(nil))
-	if err == nil {
-		t.Fatal("Release(...) without a driver succeeded")
-	}
+	require.Error(t, err, "Release(...) without a driver succeeded")
 }
 
 func TestReleaseRefused(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
 	_, err := r.host.Release(deadline(t), release(func(r *host.Release) { r.Workload.Name = "other" }))
-	if got := drivererr.Reason(err); got != pb.ErrorReason_ERROR_REASON_WORKLOAD_NOT_FOUND {
-		t.Errorf("Release(...) = %v, want WORKLOAD_NOT_FOUND", err)
-	}
+	assert.Equal(t, pb.ErrorReason_ERROR_REASON_WORKLOAD_NOT_FOUND, drivererr.Reason(err), "Release(...) = %v, want WORKLOAD_NOT_FOUND", err)
 }
 
 // A template that changes after the user has asked for a release is not the one that was asked for.
@@ -433,12 +416,9 @@ func TestReleaseOfAnotherTemplate(t *testing.T) {
 			return "new"
 		}
 	}))
-	if got := drivererr.Reason(err); got != pb.ErrorReason_ERROR_REASON_REVISION_CHANGED {
-		t.Errorf("Release(...) = %v, want REVISION_CHANGED", err)
-	}
-	if got := r.fake.Calls(); slices.Index(got, "Initialize new") != len(got)-1 {
-		t.Errorf("calls %v, want one Initialize", got)
-	}
+	assert.Equal(t, pb.ErrorReason_ERROR_REASON_REVISION_CHANGED, drivererr.Reason(err), "Release(...) = %v, want REVISION_CHANGED", err)
+	got := r.fake.Calls()
+	assert.Equal(t, len(got)-1, slices.Index(got, "Initialize new"), "calls %v, want one Initialize", got)
 }
 
 // completed ends the release of the context.
@@ -466,17 +446,14 @@ func TestFinishTellsWhatHappensBeforeTheFirstAnswer(t *testing.T) {
 		return e.Kind == host.EventProgress && e.Context.GetState() == pb.State_STATE_PROMOTING
 	})
 	r.fake.Set(completed)
-	if err := <-done; err != nil {
-		t.Errorf("Finish(...): %v", err)
-	}
+	assert.NoError(t, <-done, "Finish(...)")
 }
 
 func TestResumedReleaseIsIntroducedAtOnce(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
-	if _, err := r.host.Release(deadline(t), release(func(r *host.Release) { r.NoPromote = true })); err != nil {
-		t.Fatal(err)
-	}
+	_, err := r.host.Release(deadline(t), release(func(r *host.Release) { r.NoPromote = true }))
+	require.NoError(t, err)
 	r.fake.Set(func(c *pb.BatchContext) { c.State = pb.State_STATE_PROMOTING })
 	r.host.Timing.Wait = time.Hour
 	ctx, done := deadline(t), make(chan error, 1)
@@ -486,9 +463,7 @@ func TestResumedReleaseIsIntroducedAtOnce(t *testing.T) {
 	}()
 	r.eventually(t, "it goes on", func(e host.Event) bool { return e.Kind == host.EventResumed })
 	r.fake.Set(completed)
-	if err := <-done; err != nil {
-		t.Errorf("Release(...): %v", err)
-	}
+	assert.NoError(t, <-done, "Release(...)")
 }
 
 const (

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/cockroachdb/datadriven"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/words"
@@ -108,9 +110,7 @@ func parseContext(t *testing.T, line string) (c *pb.BatchContext, after time.Dur
 	})
 	c = routedAt(0, batch, weight, revision)
 	c.TrafficBasis, c.Intent, c.Style = basis, ending, style
-	if err := words.Enum(&c.State, "STATE_", pb.State_value)(state); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, words.Enum(&c.State, "STATE_", pb.State_value)(state))
 	if planned >= 0 {
 		c.Planned = planned
 	}
@@ -141,8 +141,6 @@ func TestShare(t *testing.T) {
 	for _, tc := range []struct{ part, whole, want int32 }{
 		{1, 4, 25}, {1, 3, 34}, {2, 3, 67}, {3, 3, 100}, {1, 1000, 1}, {5, 4, 100}, {1 << 30, 1<<31 - 1, 51},
 	} {
-		if got := percentOf(tc.part, tc.whole); got != tc.want {
-			t.Errorf("share(%d, %d) = %d, want %d", tc.part, tc.whole, got, tc.want)
-		}
+		assert.Equal(t, tc.want, percentOf(tc.part, tc.whole), "share(%d, %d)", tc.part, tc.whole)
 	}
 }

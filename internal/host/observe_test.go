@@ -5,13 +5,13 @@ package host_test
 
 import (
 	"context"
-	"errors"
 	"iter"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/stretchr/testify/assert"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -103,12 +103,8 @@ func TestObserveReportsALostDriver(t *testing.T) {
 					}
 					got = append(got, what)
 				}, func(error) { got = append(got, "lost") })
-				if err != nil {
-					t.Errorf("the end of the context is an error: %v", err)
-				}
-				if diff := cmp.Diff(tc.want, got); diff != "" {
-					t.Errorf("%s: -want, +got:\n%s", tc.reason, diff)
-				}
+				assert.NoError(t, err, "the end of the context is an error")
+				assert.Empty(t, cmp.Diff(tc.want, got), "%s: -want, +got", tc.reason)
 			})
 		})
 	}
@@ -119,13 +115,9 @@ func TestObserveReturnsARefusal(t *testing.T) {
 	seen := 0
 	lost := func(err error) { t.Errorf("lost: %v", err) }
 	err := host.Observe(plugin.Follow(t.Context(), &faulty{}, &pb.WatchBatchContextRequest{}), func(*pb.BatchContext) { seen++ }, lost)
-	if status.Code(err) != codes.NotFound || seen != 1 {
-		t.Errorf("got %v after %d contexts", err, seen)
-	}
+	assert.True(t, status.Code(err) == codes.NotFound && seen == 1, "got %v after %d contexts", err, seen)
 	forbidden := status.Error(codes.PermissionDenied, "no")
 	changes := plugin.FollowWorkloads(t.Context(), &faulty{streams: [][]any{{forbidden}}}, &pb.WatchWorkloadsRequest{})
 	err = host.Observe(changes, func(*pb.WatchWorkloadsResponse) {}, lost)
-	if !errors.Is(err, forbidden) {
-		t.Errorf("got %v, want %v", err, forbidden)
-	}
+	assert.ErrorIs(t, err, forbidden)
 }

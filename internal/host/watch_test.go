@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -63,11 +65,7 @@ func TestFollowReconnectsAfterAQuietStream(t *testing.T) {
 				stop()
 			}
 		})
-		if err != nil {
-			t.Fatalf("Follow(...): %v", err)
-		}
-		if diff := cmp.Diff([]pb.State{pb.State_STATE_PROMOTING, pb.State_STATE_COMPLETED}, states); diff != "" {
-			t.Errorf("states: -want, +got:\n%s", diff)
-		}
+		require.NoError(t, err, "Follow(...)")
+		assert.Empty(t, cmp.Diff([]pb.State{pb.State_STATE_PROMOTING, pb.State_STATE_COMPLETED}, states), "states: -want, +got")
 	})
 }

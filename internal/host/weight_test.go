@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
 	"github.com/lockstep-rollouts/lockstep/internal/host"
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
@@ -32,11 +34,9 @@ func TestABatchIsReadyWhenItsWeightIsInForce(t *testing.T) {
 	}()
 	for range 2 {
 		r.eventually(t, "it is VERIFYING", func(e host.Event) bool { return e.Context.GetState() == pb.State_STATE_VERIFYING })
-		if err := r.fake.Await(ctx, func(c *pb.BatchContext, _ []string) bool {
+		require.NoError(t, r.fake.Await(ctx, func(c *pb.BatchContext, _ []string) bool {
 			return c.GetState() == pb.State_STATE_VERIFYING
-		}); err != nil {
-			t.Fatal(err)
-		}
+		}))
 		weights := strings.Count(strings.Join(r.fake.Calls(), " "), "SetWeight")
 		ready := 0
 		for _, kind := range r.kinds() {
@@ -44,21 +44,15 @@ func TestABatchIsReadyWhenItsWeightIsInForce(t *testing.T) {
 				ready++
 			}
 		}
-		if ready != weights-1 {
-			t.Errorf("%d batches were announced as ready, with %d weights in force", ready, weights-1)
-		}
+		assert.Equal(t, weights-1, ready, "%d batches were announced as ready, with %d weights in force", ready, weights-1)
 		r.fake.Set(func(c *pb.BatchContext) { c.State = pb.State_STATE_READY })
 	}
-	if err := <-done; err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, <-done)
 	want := []host.EventKind{
 		host.EventStarted, host.EventBatchStarted, host.EventWeight, host.EventBatchReady,
 		host.EventBatchStarted, host.EventWeight, host.EventBatchReady, host.EventPromoting, host.EventFinished,
 	}
-	if diff := cmp.Diff(want, r.kinds()); diff != "" {
-		t.Errorf("events: -want, +got:\n%s", diff)
-	}
+	assert.Empty(t, cmp.Diff(want, r.kinds()), "events: -want, +got")
 }
 
 // losing does what SetWeight asks for and loses its first answers.
@@ -101,12 +95,9 @@ func TestReleaseRefusesWeights(t *testing.T) {
 			t.Parallel()
 			r := newRigOf(t, tc.fake)
 			_, err := r.host.Release(deadline(t), release(tc.release))
-			if err == nil || !strings.Contains(err.Error(), tc.want) {
-				t.Errorf("%s: Release(...) = %v, want an error with %q", tc.reason, err, tc.want)
-			}
-			if calls := r.fake.Calls(); len(calls) > 0 {
-				t.Errorf("%s: calls = %v, want none", tc.reason, calls)
-			}
+			assert.ErrorContains(t, err, tc.want, "%s: Release(...) = %v, want an error with %q", tc.reason, err, tc.want)
+			calls := r.fake.Calls()
+			assert.Empty(t, calls, "%s: calls = %v, want none", tc.reason, calls)
 		})
 	}
 }

@@ -12,6 +12,9 @@ import (
 
 	"google.golang.org/grpc"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 
 	"github.com/lockstep-rollouts/lockstep/internal/access"
@@ -48,9 +51,7 @@ func TestUserOfCertificate(t *testing.T) {
 	now := time.Now()
 	spiffe := func(id string) []*url.URL {
 		u, err := url.Parse(id)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		return []*url.URL{u}
 	}
 	tests := map[string]struct {
@@ -74,14 +75,11 @@ func TestUserOfCertificate(t *testing.T) {
 			}
 			u, err := userOfCertificate(&tt.leaf, now)
 			if tt.user == "" {
-				if drivererr.Reason(err) != pb.ErrorReason_ERROR_REASON_UNAUTHENTICATED {
-					t.Fatalf("user %v, %v; want UNAUTHENTICATED", u, err)
-				}
+				require.Equal(t, pb.ErrorReason_ERROR_REASON_UNAUTHENTICATED, drivererr.Reason(err), "user %v, %v; want UNAUTHENTICATED", u, err)
 				return
 			}
-			if err != nil || u.GetName() != tt.user || len(u.GetGroups()) != tt.groups {
-				t.Errorf("user %v, %v; want %s with %d groups", u, err, tt.user, tt.groups)
-			}
+			assert.True(t, err == nil && u.GetName() == tt.user && len(u.GetGroups()) == tt.groups,
+				"user %v, %v; want %s with %d groups", u, err, tt.user, tt.groups)
 		})
 	}
 }

@@ -11,6 +11,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
 	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/await"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
@@ -20,18 +23,14 @@ import (
 func accepting(t *testing.T) (*connections, func() (client, served net.Conn)) {
 	t.Helper()
 	inner, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	l := limitConnections(inner, maxStrangers, strangerTimeout)
 	t.Cleanup(func() { _ = l.Close() })
 	return l, func() (client, served net.Conn) {
 		t.Helper()
 		client = speaking(t, inner.Addr())
 		served, err = l.Accept()
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		t.Cleanup(func() { _, _ = client.Close(), served.Close() })
 		return client, served
 	}
@@ -44,9 +43,7 @@ func speaking(t *testing.T, to net.Addr) net.Conn {
 	if err == nil {
 		_, err = client.Write([]byte("hi"))
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	t.Cleanup(func() { _ = client.Close() })
 	return client
 }
@@ -61,9 +58,7 @@ func closed(conn net.Conn) bool {
 func TestConnectionsAreBounded(t *testing.T) {
 	l, connect := accepting(t)
 	_, known := connect()
-	if err := l.keepAuthenticated(known.RemoteAddr(), "ada"); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, l.keepAuthenticated(known.RemoteAddr(), "ada"))
 	oldest, _ := connect()
 	for range maxStrangers - 1 {
 		connect()
@@ -73,13 +68,9 @@ func TestConnectionsAreBounded(t *testing.T) {
 		defer l.mu.Unlock()
 		return maps.Clone(l.open)
 	}
-	if got := len(open()); got != maxStrangers+1 {
-		t.Fatalf("%d connections are open", got)
-	}
+	require.Len(t, open(), maxStrangers+1, "connections are open")
 	newest, _ := connect()
-	if !closed(oldest) {
-		t.Error("the oldest connection is open")
-	}
+	assert.True(t, closed(oldest), "the oldest connection is open")
 	if got := open(); got[known.RemoteAddr().String()] == nil || got[newest.LocalAddr().String()] == nil || len(got) != maxStrangers+1 {
 		t.Errorf("of %d connections, the known or the newest one was closed", len(got))
 	}
@@ -89,17 +80,12 @@ func TestConnectionsOfOneUserAreBounded(t *testing.T) {
 	l, connect := accepting(t)
 	for range maxUserConnections {
 		_, served := connect()
-		if err := l.keepAuthenticated(served.RemoteAddr(), "ada"); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, l.keepAuthenticated(served.RemoteAddr(), "ada"))
 	}
 	_, served := connect()
-	if err := l.keepAuthenticated(served.RemoteAddr(), "ada"); drivererr.Reason(err) != pb.ErrorReason_ERROR_REASON_RATE_LIMITED {
-		t.Errorf("one more of the user: %v", err)
-	}
-	if err := l.keepAuthenticated(served.RemoteAddr(), "bob"); err != nil {
-		t.Errorf("one of another user: %v", err)
-	}
+	err := l.keepAuthenticated(served.RemoteAddr(), "ada")
+	assert.Equal(t, pb.ErrorReason_ERROR_REASON_RATE_LIMITED, drivererr.Reason(err), "one more of the user: %v", err)
+	assert.NoError(t, l.keepAuthenticated(served.RemoteAddr(), "bob"), "one of another user")
 }
 
 // A few users with all the connections that they can have leave some to others.
@@ -116,9 +102,7 @@ func TestUsersLeaveConnections(t *testing.T) {
 		}
 	}
 	for range 5 {
-		if err := keep("ada"); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, keep("ada"))
 	}
 }
 
@@ -148,9 +132,7 @@ func TestLoudestAddressGivesWay(t *testing.T) {
 	all("127.0.0.1", time.Now().Add(-strangerGrace))
 	go l.serveWaiting() // as after the hour
 	served, err := l.Accept()
-	if err != nil || served.RemoteAddr().String() != louder.LocalAddr().String() {
-		t.Errorf("%v is served: %v", served, err)
-	}
+	assert.True(t, err == nil && served.RemoteAddr().String() == louder.LocalAddr().String(), "%v is served: %v", served, err)
 }
 
 // Silent connections are not served, and one that speaks passes them all.
@@ -159,22 +141,17 @@ func TestSilentConnectionsGiveWay(t *testing.T) {
 	var silent []net.Conn
 	for range maxWaiting + 1 {
 		conn, err := net.Dial("tcp", l.Addr().String())
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		t.Cleanup(func() { _ = conn.Close() })
 		silent = append(silent, conn)
 	}
 	client, served := connect()
-	if got := served.RemoteAddr().String(); got != client.LocalAddr().String() {
-		t.Errorf("%s is served, and it is silent", got)
-	}
+	got := served.RemoteAddr().String()
+	assert.Equal(t, client.LocalAddr().String(), got, "%s is served, and it is silent", got)
 	if got, err := io.ReadAll(io.LimitReader(served, 2)); string(got) != "hi" {
 		t.Errorf("it has sent %q: %v", got, err)
 	}
-	if !closed(silent[0]) {
-		t.Error("the oldest silent connection is open")
-	}
+	assert.True(t, closed(silent[0]), "the oldest silent connection is open")
 }
 
 // A connection whose call was refused gives way before older ones.
@@ -186,9 +163,7 @@ func TestRefusedGivesWay(t *testing.T) {
 	refused, served := connect()
 	l.markRefused(served.RemoteAddr())
 	connect()
-	if !closed(refused) {
-		t.Error("an older connection was closed")
-	}
+	assert.True(t, closed(refused), "an older connection was closed")
 }
 
 // One token of a connection is reviewed at a time, and none for a while after an invalid one.
@@ -197,15 +172,9 @@ func TestOneReviewOfAConnection(t *testing.T) {
 	_, served := connect()
 	peer := served.RemoteAddr()
 	first, again := l.beginReview(peer, "a"), l.beginReview(peer, "a")
-	if !first || !again || l.beginReview(peer, "b") {
-		t.Error("another token is reviewed beside the first")
-	}
+	assert.True(t, first && again && !l.beginReview(peer, "b"), "another token is reviewed beside the first")
 	l.abandonReview(peer, "a")
-	if !l.beginReview(peer, "b") {
-		t.Error("no review after one that was abandoned")
-	}
+	assert.True(t, l.beginReview(peer, "b"), "no review after one that was abandoned")
 	l.endReview(peer, false)
-	if l.beginReview(peer, "c") {
-		t.Error("a review right after an invalid token")
-	}
+	assert.False(t, l.beginReview(peer, "c"), "a review right after an invalid token")
 }

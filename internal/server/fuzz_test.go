@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"google.golang.org/grpc/metadata"
 )
 
@@ -48,8 +49,6 @@ func FuzzBearerToken(f *testing.F) {
 	f.Fuzz(func(t *testing.T, value string) {
 		token := bearerToken(metadata.NewIncomingContext(context.Background(), metadata.Pairs("authorization", value)))
 		scheme, _, _ := strings.Cut(value, " ")
-		if token != strings.TrimSpace(token) || token != "" && !strings.EqualFold(scheme, "bearer") {
-			t.Errorf("%q has the token %q", value, token)
-		}
+		assert.False(t, token != strings.TrimSpace(token) || token != "" && !strings.EqualFold(scheme, "bearer"), "%q has the token %q", value, token)
 	})
 }

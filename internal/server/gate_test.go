@@ -12,6 +12,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
@@ -23,17 +26,11 @@ func TestSlots(t *testing.T) {
 		return drivererr.Reason(err) == pb.ErrorReason_ERROR_REASON_RATE_LIMITED
 	}
 	release, err := s.take("ada")
-	if err != nil || limited("ada") || !limited("ada") {
-		t.Fatalf("want two for a key: %v", err)
-	}
-	if limited("bob") || !limited("eve") {
-		t.Fatal("want three in all")
-	}
+	require.True(t, err == nil && !limited("ada") && limited("ada"), "want two for a key: %v", err)
+	require.True(t, !limited("bob") && limited("eve"), "want three in all")
 	release()
 	release()
-	if limited("eve") || !limited("bob") {
-		t.Error("want one more after the release of one")
-	}
+	assert.True(t, !limited("eve") && limited("bob"), "want one more after the release of one")
 }
 
 // A few keys that take what they can leave some to others.
@@ -45,22 +42,17 @@ func TestKeysLeaveSlots(t *testing.T) {
 		}
 	}
 	for range 10 {
-		if _, err := s.take("ada"); err != nil {
-			t.Fatal(err)
-		}
+		_, err := s.take("ada")
+		require.NoError(t, err)
 	}
 }
 
 func TestWithin(t *testing.T) {
 	late, failed := errors.New("late"), errors.New("failed")
 	never := make(chan error)
-	if err := callWithin(time.Millisecond, func() error { return <-never }, func() error { return late }); !errors.Is(err, late) {
-		t.Errorf("a call without an end: %v", err)
-	}
+	assert.ErrorIs(t, callWithin(time.Millisecond, func() error { return <-never }, func() error { return late }), late, "a call without an end")
 	close(never)
-	if err := callWithin(time.Minute, func() error { return failed }, func() error { return late }); !errors.Is(err, failed) {
-		t.Errorf("a call that fails: %v", err)
-	}
+	assert.ErrorIs(t, callWithin(time.Minute, func() error { return failed }, func() error { return late }), failed, "a call that fails")
 }
 
 // One of many calls that fail alike is logged.

@@ -12,12 +12,14 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
-	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	"golang.org/x/net/http2"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
 	"github.com/lockstep-rollouts/lockstep/internal/access/review"
 	"github.com/lockstep-rollouts/lockstep/internal/server"
@@ -51,14 +53,10 @@ func (u *unfinished) Read(p []byte) (int, error) {
 func attack(t *testing.T, address, bearer string, calls int) (held int64) {
 	t.Helper()
 	raw, err := tls.Dial("tcp", address, &tls.Config{InsecureSkipVerify: true, NextProtos: []string{"h2"}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	defer raw.Close()
 	conn, err := (&http2.Transport{StrictMaxConcurrentStreams: true}).NewClientConn(raw) //nolint:staticcheck // The standard library's takes no connection that is dialed already.
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	memory := func() int64 {
 		var stats runtime.MemStats
 		runtime.GC()
@@ -114,25 +112,18 @@ func TestUnfinishedRequests(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			before := reviews.Load()
-			if held := attack(t, s.Addr(), attacker.token, 400); held > 24<<20 {
-				t.Errorf("400 calls hold %d MiB", held>>20)
-			}
-			if n := reviews.Load() - before; n != attacker.reviews {
-				t.Errorf("%d reviews, want %d", n, attacker.reviews)
-			}
+			held := attack(t, s.Addr(), attacker.token, 400)
+			assert.LessOrEqual(t, held, int64(24<<20), "400 calls hold %d MiB", held>>20)
+			n := reviews.Load() - before
+			assert.Equal(t, attacker.reviews, n, "%d reviews, want %d", n, attacker.reviews)
 			path := filepath.Join(t.TempDir(), "token")
-			if err := os.WriteFile(path, []byte(token("ada", review.Audience, later)), 0o600); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, os.WriteFile(path, []byte(token("ada", review.Audience, later)), 0o600))
 			client := dial(t, s.Addr(), plugin.WithCA(ca.File), plugin.WithTokenFile(path))
-			if _, err := client.CalculateBatchContext(t.Context(), &pb.CalculateBatchContextRequest{Workload: vllm()}); err != nil {
-				t.Errorf("another caller: %v", err)
-			}
+			_, err := client.CalculateBatchContext(t.Context(), &pb.CalculateBatchContextRequest{Workload: vllm()})
+			assert.NoError(t, err, "another caller")
 			reviews.Store(0)
 		})
 	}
 	const want = `lockstep_refused_calls_total{grpc_code="Unauthenticated"} `
-	if body := get(t, "http://"+s.MetricsAddr()+"/metrics").body; !strings.Contains(body, want) {
-		t.Errorf("/metrics lacks %s", want)
-	}
+	assert.Contains(t, get(t, "http://"+s.MetricsAddr()+"/metrics").body, want, "/metrics lacks %s", want)
 }

@@ -16,6 +16,8 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc/codes"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/status"
@@ -35,30 +37,23 @@ func TestAgedConnectionsAreReplaced(t *testing.T) {
 	defer cancel()
 	states := 0
 	for _, err := range plugin.Follow(ctx, client, &pb.WatchBatchContextRequest{Workload: vllm()}) {
-		if err != nil && !plugin.Retryable(err) {
-			t.Fatalf("the watch ended with %v, want an error after which Follow connects again", err)
-		}
+		require.False(t, err != nil && !plugin.Retryable(err), "the watch ended with %v, want an error after which Follow connects again", err)
 		if err == nil {
 			states++
 		}
 		if states == 3 {
 			break
 		}
-		if _, err := client.CalculateBatchContext(ctx, &pb.CalculateBatchContextRequest{Workload: vllm()}); err != nil {
-			t.Errorf("a call on an aged connection: %v, want none to fail", err)
-		}
+		_, err := client.CalculateBatchContext(ctx, &pb.CalculateBatchContextRequest{Workload: vllm()})
+		assert.NoError(t, err, "a call on an aged connection: %v, want none to fail", err)
 	}
-	if states != 3 {
-		t.Errorf("the watch yielded %d states, want 3: one for each connection", states)
-	}
+	assert.Equal(t, 3, states, "the watch yielded %d states, want 3: one for each connection", states)
 }
 
 func TestLargeRequestIsRefused(t *testing.T) {
 	client := dial(t, start(t, newDriver(), server.Options{Listen: "unix://" + socket(t)}).Addr())
 	_, err := client.Adopt(t.Context(), &pb.AdoptRequest{Workload: &pb.WorkloadRef{Name: strings.Repeat("x", 2<<20)}})
-	if status.Code(err) != codes.ResourceExhausted {
-		t.Errorf("a request of 2 MiB: %v, want RESOURCE_EXHAUSTED", err)
-	}
+	assert.Equal(t, codes.ResourceExhausted, status.Code(err), "a request of 2 MiB: %v, want RESOURCE_EXHAUSTED", err)
 }
 
 func TestCallsOfOneConnectionAreBounded(t *testing.T) {
@@ -67,15 +62,13 @@ func TestCallsOfOneConnectionAreBounded(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	for range 100 {
-		if _, err := health.Watch(ctx, &healthpb.HealthCheckRequest{}); err != nil {
-			t.Fatal(err)
-		}
+		_, err := health.Watch(ctx, &healthpb.HealthCheckRequest{})
+		require.NoError(t, err)
 	}
 	short, stop := context.WithTimeout(ctx, 300*time.Millisecond)
 	defer stop()
-	if _, err := health.Watch(short, &healthpb.HealthCheckRequest{}); status.Code(err) != codes.DeadlineExceeded {
-		t.Errorf("call 101 of a connection: %v, want it to wait", err)
-	}
+	_, err := health.Watch(short, &healthpb.HealthCheckRequest{})
+	assert.Equal(t, codes.DeadlineExceeded, status.Code(err), "call 101 of a connection: %v, want it to wait", err)
 }
 
 // planning is a driver whose plans last until the test lets one end. Those of the workload "unread" wait for a cache that is never filled.
@@ -110,9 +103,8 @@ func TestPlansTakeTurns(t *testing.T) {
 	var calls sync.WaitGroup
 	plan := func(namespace string) {
 		calls.Go(func() {
-			if _, err := client.Plan(t.Context(), &pb.PlanRequest{Workload: &pb.WorkloadRef{Namespace: namespace, Name: "x"}}); err != nil {
-				t.Errorf("%s: %v", namespace, err)
-			}
+			_, err := client.Plan(t.Context(), &pb.PlanRequest{Workload: &pb.WorkloadRef{Namespace: namespace, Name: "x"}})
+			assert.NoError(t, err, namespace)
 		})
 	}
 	ctx, cancel := context.WithCancel(t.Context())
@@ -129,9 +121,8 @@ func TestPlansTakeTurns(t *testing.T) {
 		<-d.begun
 	}
 	plan("quiet")
-	if _, err := client.Adopt(t.Context(), &pb.AdoptRequest{Workload: vllm()}); err != nil {
-		t.Errorf("a call that costs little: %v", err)
-	}
+	_, err := client.Adopt(t.Context(), &pb.AdoptRequest{Workload: vllm()})
+	assert.NoError(t, err, "a call that costs little")
 	select {
 	case namespace := <-d.begun:
 		t.Errorf("a third plan began, for %s", namespace)
@@ -142,9 +133,7 @@ func TestPlansTakeTurns(t *testing.T) {
 		d.end <- struct{}{}
 		order = append(order, <-d.begun)
 	}
-	if !slices.Contains(order[:2], "quiet") {
-		t.Errorf("the next plans are of %v", order)
-	}
+	assert.True(t, slices.Contains(order[:2], "quiet"), "the next plans are of %v", order)
 	close(d.end)
 	cancel()
 	calls.Wait()
@@ -173,25 +162,18 @@ func TestLargeAnswersTakeTurns(t *testing.T) {
 	var calls sync.WaitGroup
 	call := func() bool {
 		calls.Go(func() {
-			if _, err := client.UpgradeBatch(t.Context(), &pb.UpgradeBatchRequest{Workload: vllm()}); err != nil {
-				t.Error(err)
-			}
+			_, err := client.UpgradeBatch(t.Context(), &pb.UpgradeBatchRequest{Workload: vllm()})
+			assert.NoError(t, err)
 		})
 		return <-d.turns
 	}
 	for i := range most {
-		if !call() {
-			t.Errorf("answer %d gets no turn", i)
-		}
+		assert.True(t, call(), "answer %d gets no turn", i)
 	}
-	if call() {
-		t.Errorf("answer %d gets a turn", most)
-	}
+	assert.False(t, call(), "answer %d gets a turn", most)
 	close(d.end)
 	calls.Wait()
-	if !call() {
-		t.Error("the calls that ended keep their turns")
-	}
+	assert.True(t, call(), "the calls that ended keep their turns")
 	calls.Wait()
 }
 
@@ -209,15 +191,11 @@ func TestReadersOfMetricsAreBounded(t *testing.T) {
 	var reading sync.WaitGroup
 	for range most {
 		reading.Go(func() {
-			if got := get(t, "http://"+s.MetricsAddr()+"/metrics"); got.code != http.StatusOK {
-				t.Errorf("code %d", got.code)
-			}
+			assert.Equal(t, http.StatusOK, get(t, "http://"+s.MetricsAddr()+"/metrics").code, "code")
 		})
 		<-begun
 	}
-	if got := get(t, "http://"+s.MetricsAddr()+"/metrics"); got.code != http.StatusServiceUnavailable {
-		t.Errorf("reader %d: code %d", most+1, got.code)
-	}
+	assert.Equal(t, http.StatusServiceUnavailable, get(t, "http://"+s.MetricsAddr()+"/metrics").code, "reader %d: code", most+1)
 	close(end)
 	reading.Wait()
 }
@@ -232,15 +210,12 @@ func TestFailedHandshakesAreSampled(t *testing.T) {
 	began, failed := time.Now(), 0
 	for ; failed < 50; failed++ {
 		conn, err := net.Dial("tcp", s.MetricsAddr())
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		_, _ = conn.Write([]byte("no handshake"))
 		_, _ = io.ReadAll(conn)
 		_ = conn.Close()
 	}
 	lines := strings.Count(logs.String(), "handshake error")
-	if most := 1 + int(time.Since(began)/time.Second); lines == 0 || lines > most {
-		t.Errorf("%d lines of %d handshakes, want 1 to %d", lines, failed, most)
-	}
+	most := 1 + int(time.Since(began)/time.Second)
+	assert.True(t, lines != 0 && lines <= most, "%d lines of %d handshakes, want 1 to %d", lines, failed, most)
 }

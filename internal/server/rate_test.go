@@ -20,6 +20,9 @@ import (
 	authorizationv1 "k8s.io/api/authorization/v1"
 	"k8s.io/client-go/rest"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/lockstep-rollouts/lockstep/internal/access/review"
 	"github.com/lockstep-rollouts/lockstep/internal/server"
 	"github.com/lockstep-rollouts/lockstep/plugin"
@@ -70,9 +73,7 @@ func counting(t *testing.T) (*review.Reviewer, *atomic.Int64) {
 	}))
 	t.Cleanup(api.Close)
 	r, err := review.New(&rest.Config{Host: api.URL, ContentConfig: rest.ContentConfig{ContentType: "application/json"}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return r, &reviews
 }
 
@@ -85,9 +86,7 @@ func TestUsersAreLimited(t *testing.T) {
 	})
 	as := func(user string) *plugin.Client {
 		path := filepath.Join(t.TempDir(), "token")
-		if err := os.WriteFile(path, []byte(token(user, review.Audience, time.Now().Add(time.Hour))), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, os.WriteFile(path, []byte(token(user, review.Audience, time.Now().Add(time.Hour))), 0o600))
 		return dial(t, s.Addr(), plugin.WithCA(ca.File), plugin.WithTokenFile(path)) // the first call
 	}
 	look := func(c *plugin.Client) error {
@@ -99,8 +98,6 @@ func TestUsersAreLimited(t *testing.T) {
 		err := look(eager)
 		return plugin.Reason(err) == pb.ErrorReason_ERROR_REASON_RATE_LIMITED && plugin.Retryable(err)
 	})
-	if err := look(as("calm")); err != nil {
-		t.Errorf("another user: %v", err)
-	}
+	assert.NoError(t, look(as("calm")), "another user")
 	await.True(t, "the user may call again", func() bool { return look(eager) == nil })
 }

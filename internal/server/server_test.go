@@ -29,6 +29,9 @@ import (
 	"google.golang.org/grpc/status"
 	"k8s.io/client-go/rest"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 
 	"github.com/lockstep-rollouts/lockstep/internal/access/review"
@@ -100,9 +103,7 @@ type running struct {
 func start(t *testing.T, d server.Driver, o server.Options) running {
 	t.Helper()
 	s, err := server.New(t.Context(), d, o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- s.Run(ctx) }()
@@ -123,9 +124,7 @@ func socket(t *testing.T) string {
 func dial(t *testing.T, address string, opts ...plugin.Option) *plugin.Client {
 	t.Helper()
 	client, err := plugin.Dial(t.Context(), address, opts...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	t.Cleanup(func() { _ = client.Close() })
 	return client
 }
@@ -134,9 +133,7 @@ func dial(t *testing.T, address string, opts ...plugin.Option) *plugin.Client {
 func connection(t *testing.T, address string) *grpc.ClientConn {
 	t.Helper()
 	conn, err := grpc.NewClient(address, grpc.WithTransportCredentials(insecure.NewCredentials()))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	t.Cleanup(func() { _ = conn.Close() })
 	return conn
 }
@@ -150,12 +147,10 @@ func TestServesOn(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s := start(t, newDriver(), server.Options{Listen: address, AlwaysAllow: true})
 			client := dial(t, s.Addr())
-			if _, err := client.Adopt(t.Context(), &pb.AdoptRequest{Workload: vllm()}); err != nil {
-				t.Errorf("Adopt: %v", err)
-			}
-			if err := s.stop(); err != nil {
-				t.Errorf("Run() = %v after ctx ended, want nil", err)
-			}
+			_, err := client.Adopt(t.Context(), &pb.AdoptRequest{Workload: vllm()})
+			assert.NoError(t, err, "Adopt")
+			err = s.stop()
+			assert.NoError(t, err, "Run() = %v after ctx ended, want nil", err)
 		})
 	}
 }
@@ -164,9 +159,7 @@ func TestNewErrors(t *testing.T) {
 	ca := tlstest.NewCA(t)
 	cert := ca.Files(t, "server")
 	file := filepath.Join(t.TempDir(), "file")
-	if err := os.WriteFile(file, []byte("precious"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.WriteFile(file, []byte("precious"), 0o600))
 	tests := []struct {
 		name    string
 		reason  string
@@ -200,17 +193,12 @@ func TestNewErrors(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			_, err := server.New(t.Context(), newDriver(), tt.options)
-			if err == nil {
-				t.Fatalf("%s: it listens", tt.reason)
-			}
-			if tt.want != nil && !errors.Is(err, tt.want) {
-				t.Errorf("%s: error is %v, want %v", tt.reason, err, tt.want)
-			}
+			require.Error(t, err, "%s: it listens", tt.reason)
+			assert.False(t, tt.want != nil && !errors.Is(err, tt.want), "%s: error is %v, want %v", tt.reason, err, tt.want)
 		})
 	}
-	if text, err := os.ReadFile(file); err != nil || string(text) != "precious" {
-		t.Errorf("the file is now %q, %v", text, err)
-	}
+	text, err := os.ReadFile(file)
+	assert.True(t, err == nil && string(text) == "precious", "the file is now %q, %v", text, err)
 }
 
 func TestMutualTLS(t *testing.T) {
@@ -218,9 +206,7 @@ func TestMutualTLS(t *testing.T) {
 	cert, client, stranger := ca.Files(t, "server"), ca.Files(t, "client"), tlstest.NewCA(t).Files(t, "stranger")
 	s := start(t, newDriver(), server.Options{Listen: ":0", AlwaysAllow: true, TLSCert: cert.Cert, TLSKey: cert.Key, ClientCA: ca.File})
 	_, port, err := net.SplitHostPort(s.Addr())
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	address := "127.0.0.1:" + port
 	dial(t, address, plugin.WithTLS(client.Cert, client.Key, ca.File))
 
@@ -238,9 +224,7 @@ func TestMutualTLS(t *testing.T) {
 	renewed := tlstest.NewCA(t)
 	fresh := renewed.Files(t, "server")
 	for from, to := range map[string]string{fresh.Cert: cert.Cert, fresh.Key: cert.Key, renewed.File: ca.File} {
-		if err := os.Rename(from, to); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, os.Rename(from, to))
 	}
 	client = renewed.Files(t, "client")
 	dial(t, address, plugin.WithTLS(client.Cert, client.Key, ca.File))
@@ -250,23 +234,15 @@ func TestSocket(t *testing.T) {
 	path := filepath.Join(filepath.Dir(socket(t)), "sub", "l.sock")
 	s := start(t, newDriver(), server.Options{Listen: "unix://" + path})
 	info, err := os.Stat(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if got := info.Mode().Perm(); got != 0o600 {
-		t.Errorf("socket has mode %v, want 0600", got)
-	}
-	if _, err := server.New(t.Context(), newDriver(), server.Options{Listen: "unix://" + path}); !errors.Is(err, server.ErrInUse) {
-		t.Errorf("a second server: %v, want ErrInUse", err)
-	}
+	require.NoError(t, err)
+	got := info.Mode().Perm()
+	assert.True(t, got == 0o600, "socket has mode %v, want 0600", got)
+	_, err = server.New(t.Context(), newDriver(), server.Options{Listen: "unix://" + path})
+	assert.ErrorIs(t, err, server.ErrInUse, "a second server: %v, want ErrInUse", err)
 	dial(t, s.Addr())
-	if err := s.stop(); err != nil {
-		t.Error(err)
-	}
+	assert.NoError(t, s.stop())
 	entries, err := os.ReadDir(filepath.Dir(path))
-	if err != nil || len(entries) != 0 {
-		t.Errorf("left behind: %v, %v", entries, err)
-	}
+	assert.True(t, err == nil && len(entries) == 0, "left behind: %v, %v", entries, err)
 }
 
 // The certificate is that of the metrics: the socket still admits one user, by its uid, and commands connect to it without TLS.
@@ -284,13 +260,9 @@ func TestSocketBesideCertificate(t *testing.T) {
 func leaveDead(t *testing.T, path string) {
 	t.Helper()
 	dead, err := net.ListenUnix("unix", &net.UnixAddr{Net: "unix", Name: path})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	dead.SetUnlinkOnClose(false)
-	if err := dead.Close(); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, dead.Close())
 }
 
 func TestOneOfConcurrentServersGetsSocket(t *testing.T) {
@@ -329,22 +301,16 @@ func raceFor(t *testing.T, path string) {
 	}
 	close(begin)
 	racing.Wait()
-	if won.Load() != 1 {
-		t.Errorf("%d servers have the socket, want 1", won.Load())
-	}
+	assert.Equal(t, int32(1), won.Load(), "%d servers have the socket, want 1", won.Load())
 }
 
 func TestRefusesDirectoryOfOtherUser(t *testing.T) {
 	base := filepath.Dir(socket(t))
 	public, theirs := filepath.Join(base, "public"), filepath.Join(base, "theirs")
-	if err := errors.Join(os.Mkdir(public, 0o700), os.Chmod(public, 0o777), os.Symlink(base, theirs)); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, errors.Join(os.Mkdir(public, 0o700), os.Chmod(public, 0o777), os.Symlink(base, theirs)))
 	tests := map[string]string{"any user could replace the socket": public}
 	if os.Getuid() == 0 {
-		if err := os.Lchown(theirs, 12345, 12345); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, os.Lchown(theirs, 12345, 12345))
 		tests["the owner of the link could change it"] = theirs
 	}
 	for reason, dir := range tests {
@@ -365,37 +331,31 @@ func TestHealthFollowsDriver(t *testing.T) {
 	client := healthpb.NewHealthClient(connection(t, s.Addr()))
 	state := func(service string) healthpb.HealthCheckResponse_ServingStatus {
 		resp, err := client.Check(t.Context(), &healthpb.HealthCheckRequest{Service: service})
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		return resp.GetStatus()
 	}
 	services := []string{"", "lockstep.v1alpha1.WorkloadDriver", "lockstep.v1alpha1.TrafficRouter"}
 	for _, service := range services {
-		if got := state(service); got != healthpb.HealthCheckResponse_NOT_SERVING {
-			t.Errorf("health of %q is %v before the sync", service, got)
-		}
+		got := state(service)
+		assert.Equal(t, healthpb.HealthCheckResponse_NOT_SERVING, got, "health of %q is %v before the sync", service, got)
 	}
 	if got := get(t, "http://"+s.HealthAddr()+"/readyz"); got.code != http.StatusServiceUnavailable || got.body != "caches are not filled\n" {
 		t.Errorf("/readyz answers %d %q before the sync", got.code, got.body)
 	}
-	if code := get(t, "http://"+s.HealthAddr()+"/healthz").code; code != http.StatusOK {
-		t.Errorf("/healthz answers %d before the sync", code)
-	}
+	code := get(t, "http://"+s.HealthAddr()+"/healthz").code
+	assert.Equal(t, http.StatusOK, code, "/healthz answers %d before the sync", code)
 	d.synced.Store(true)
 	for _, service := range services {
 		await.True(t, "health turns SERVING", func() bool { return state(service) == healthpb.HealthCheckResponse_SERVING })
 	}
-	if code := get(t, "http://"+s.HealthAddr()+"/readyz").code; code != http.StatusOK {
-		t.Errorf("/readyz answers %d after the sync", code)
-	}
+	code = get(t, "http://"+s.HealthAddr()+"/readyz").code
+	assert.Equal(t, http.StatusOK, code, "/readyz answers %d after the sync", code)
 	d.stale.Store(true)
 	if got := get(t, "http://"+s.HealthAddr()+"/readyz"); got.code != http.StatusServiceUnavailable || got.body != "the cache of pods is not confirmed\n" {
 		t.Errorf("/readyz answers %d %q with a stale cache", got.code, got.body)
 	}
-	if code := get(t, "http://"+s.HealthAddr()+"/readyz?exclude=caches").code; code != http.StatusOK {
-		t.Errorf("/readyz?exclude=caches answers %d with a stale cache", code)
-	}
+	code = get(t, "http://"+s.HealthAddr()+"/readyz?exclude=caches").code
+	assert.Equal(t, http.StatusOK, code, "/readyz?exclude=caches answers %d with a stale cache", code)
 	d.synced.Store(false)
 	await.True(t, "health turns back", func() bool { return state("") == healthpb.HealthCheckResponse_NOT_SERVING })
 }
@@ -410,19 +370,13 @@ type answer struct {
 func get(t *testing.T, url string) answer {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, http.NoBody)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	transport := &http.Transport{DisableKeepAlives: true, TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}
 	resp, err := transport.RoundTrip(req)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	defer resp.Body.Close()
 	body, err := io.ReadAll(resp.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return answer{resp.StatusCode, string(body)}
 }
 
@@ -435,18 +389,15 @@ func TestMetrics(t *testing.T) {
 		`grpc_server_handled_total{grpc_code="InvalidArgument",grpc_method="Adopt",grpc_service="lockstep.v1alpha1.WorkloadDriver",grpc_type="unary"} 1`,
 		`grpc_server_started_total{grpc_method="Adopt",grpc_service="lockstep.v1alpha1.WorkloadDriver",grpc_type="unary"} 1`,
 	} {
-		if !strings.Contains(body, want) {
-			t.Errorf("/metrics lacks %s", want)
-		}
+		assert.Contains(t, body, want, "/metrics lacks %s", want)
 	}
 }
 
 // Beyond loopback, metrics need TLS and the wrapping handler; probes are not served beside them.
 func TestMetricsBeyondLoopback(t *testing.T) {
 	o := server.Options{Listen: "unix://" + socket(t), MetricsAddress: "0.0.0.0:0"}
-	if _, err := server.New(t.Context(), newDriver(), o); !errors.Is(err, server.ErrUnprotectedMetrics) {
-		t.Fatalf("without authentication: %v", err)
-	}
+	_, err := server.New(t.Context(), newDriver(), o)
+	require.ErrorIs(t, err, server.ErrUnprotectedMetrics, "without authentication")
 	o.ProtectMetrics = func(inner http.Handler) (http.Handler, error) {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			if r.URL.Query().Get("token") != "right" {
@@ -465,9 +416,7 @@ func TestMetricsBeyondLoopback(t *testing.T) {
 		"https://127.0.0.1:" + port + "/metrics?token=right": http.StatusOK,
 		"https://127.0.0.1:" + port + "/readyz?token=right":  http.StatusNotFound,
 	} {
-		if got := get(t, url).code; got != want {
-			t.Errorf("%s: status %d, want %d", url, got, want)
-		}
+		assert.Equal(t, want, get(t, url).code, "%s: status", url)
 	}
 }
 
@@ -477,13 +426,9 @@ func TestReflectionListsBothServices(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			listed, err := services(t, start(t, newDriver(), o).Addr())
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			for _, want := range []string{"lockstep.v1alpha1.WorkloadDriver", "lockstep.v1alpha1.TrafficRouter", "grpc.health.v1.Health"} {
-				if !listed[want] {
-					t.Errorf("reflection lists %v, not %s", listed, want)
-				}
+				assert.True(t, listed[want], "reflection lists %v, not %s", listed, want)
 			}
 		})
 	}
@@ -491,9 +436,8 @@ func TestReflectionListsBothServices(t *testing.T) {
 
 func TestNoReflectionOnTCP(t *testing.T) {
 	s := start(t, newDriver(), server.Options{Listen: "127.0.0.1:0", AlwaysAllow: true})
-	if listed, err := services(t, s.Addr()); status.Code(err) != codes.Unimplemented {
-		t.Errorf("reflection lists %v, error %v; want UNIMPLEMENTED", listed, err)
-	}
+	listed, err := services(t, s.Addr())
+	assert.Equal(t, codes.Unimplemented, status.Code(err), "reflection lists %v, error %v; want UNIMPLEMENTED", listed, err)
 }
 
 // services returns the services that reflection lists.
@@ -527,20 +471,15 @@ func TestOpenWatchDoesNotDelayShutdown(t *testing.T) {
 	for _, err := range client.WatchBatchContext(t.Context(), &pb.WatchBatchContextRequest{Workload: vllm()}) {
 		if err != nil {
 			// The stream would end with the connection, too: at the end of the grace for calls, without these words.
-			if status.Code(err) != codes.Unavailable || !strings.Contains(err.Error(), "the server is shutting down; reconnect") {
-				t.Errorf("the stream ended with %v, want the server's UNAVAILABLE so that the host reconnects", err)
-			}
+			assert.True(t, status.Code(err) == codes.Unavailable && strings.Contains(err.Error(), "the server is shutting down; reconnect"),
+				"the stream ended with %v, want the server's UNAVAILABLE so that the host reconnects", err)
 			break
 		}
 		messages++
 		go func() { _ = s.stop() }()
 	}
-	if messages != 1 {
-		t.Errorf("got %d messages, want 1 before the end", messages)
-	}
-	if err := s.stop(); err != nil {
-		t.Error(err)
-	}
+	assert.Equal(t, 1, messages, "messages, want 1 before the end")
+	assert.NoError(t, s.stop())
 }
 
 func TestPanicIsInternalError(t *testing.T) {
@@ -550,19 +489,12 @@ func TestPanicIsInternalError(t *testing.T) {
 	client := dial(t, s.Addr())
 	d.panics.Store(true)
 	_, err := client.Adopt(t.Context(), &pb.AdoptRequest{Workload: vllm()})
-	if plugin.Reason(err) != pb.ErrorReason_ERROR_REASON_INTERNAL {
-		t.Errorf("a panic is %v, want INTERNAL", err)
-	}
-	if err != nil && strings.Contains(err.Error(), "secret") {
-		t.Errorf("error %v has the panic's message", err)
-	}
-	if !strings.Contains(logs.String(), "secret of a panic") {
-		t.Error("the log lacks the panic's message")
-	}
+	assert.Equal(t, pb.ErrorReason_ERROR_REASON_INTERNAL, plugin.Reason(err), "a panic is %v, want INTERNAL", err)
+	assert.False(t, err != nil && strings.Contains(err.Error(), "secret"), "error %v has the panic's message", err)
+	assert.Contains(t, logs.String(), "secret of a panic", "the log lacks the panic's message")
 	d.panics.Store(false)
-	if _, err := client.Adopt(t.Context(), &pb.AdoptRequest{Workload: vllm()}); err != nil {
-		t.Errorf("after the panic: %v", err)
-	}
+	_, err = client.Adopt(t.Context(), &pb.AdoptRequest{Workload: vllm()})
+	assert.NoError(t, err, "after the panic")
 }
 
 func TestRequestLog(t *testing.T) {
@@ -583,21 +515,15 @@ func TestRequestLog(t *testing.T) {
 			logger := slog.New(slog.NewTextHandler(&logs, &slog.HandlerOptions{Level: tt.level}))
 			s := start(t, newDriver(), server.Options{Listen: "unix://" + socket(t), Logger: logger})
 			_, _ = dial(t, s.Addr()).Adopt(t.Context(), tt.call)
-			if err := s.stop(); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, s.stop())
 			var line string
 			for l := range strings.Lines(logs.String()) {
 				if strings.Contains(l, "grpc.method=Adopt") {
 					line = l
 				}
 			}
-			if !strings.Contains(line, tt.want) || (tt.want == "") != (line == "") {
-				t.Errorf("%s: logged %q, want %q", tt.reason, line, tt.want)
-			}
-			if strings.Contains(line, "vllm") {
-				t.Errorf("the log line %q has the request's content", line)
-			}
+			assert.True(t, strings.Contains(line, tt.want) && (tt.want == "") == (line == ""), "%s: logged %q, want %q", tt.reason, line, tt.want)
+			assert.NotContains(t, line, "vllm", "the log line %q has the request's content", line)
 		})
 	}
 }
@@ -606,8 +532,6 @@ func TestRequestLog(t *testing.T) {
 func reviewer(t *testing.T) *review.Reviewer {
 	t.Helper()
 	r, err := review.New(&rest.Config{Host: "https://127.0.0.1:1"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return r
 }

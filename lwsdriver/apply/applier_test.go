@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -46,19 +48,14 @@ func TestCanaryExistsAlready(t *testing.T) {
 				there := lwstest.Canary(t, stable)
 				tt.change(there)
 				b := newFixture(t, stable)
-				if err := b.Sets.Tracker().Add(there); err != nil {
-					t.Fatal(err)
-				}
+				require.NoError(t, b.Sets.Tracker().Add(there))
 				if tt.shown >= 0 {
 					time.AfterFunc(tt.shown, func() { b.cache(there); b.observer.Changes.Notify(observe.StableKey(there)) })
 				}
 				wrote, err := b.Apply(context.Background(), b.look(), plan.CreateCanary{Name: there.Name, Revision: "new"})
-				if got := drivererr.Reason(observe.ContractError(err)); wrote || got != tt.want {
-					t.Errorf("wrote %t, %v; want reason %s", wrote, err, tt.want)
-				}
-				if behind := errors.Is(err, observe.ErrBehind); behind != (tt.shown < 0) {
-					t.Errorf("%v is about the caches: %t", err, behind)
-				}
+				got := drivererr.Reason(observe.ContractError(err))
+				assert.True(t, !wrote && got == tt.want, "wrote %t, %v; want reason %s", wrote, err, tt.want)
+				assert.Equal(t, tt.shown < 0, errors.Is(err, observe.ErrBehind), "%v is about the caches", err)
 			})
 		})
 	}
@@ -77,13 +74,9 @@ func TestDeletesWhatWasObserved(t *testing.T) {
 		return true, nil, apierrors.NewConflict(lws.GroupVersion.WithResource("leaderworkersets").GroupResource(), d.Name, errors.New("it is at 8"))
 	})
 	_, err := b.Apply(t.Context(), b.look(), plan.DeleteCanary{Name: canary.Name})
-	if reason := drivererr.Reason(observe.ContractError(err)); reason != pb.ErrorReason_ERROR_REASON_CONFLICT {
-		t.Errorf("%v is no lost race", err)
-	}
+	assert.Equal(t, pb.ErrorReason_ERROR_REASON_CONFLICT, drivererr.Reason(observe.ContractError(err)), "%v is no lost race", err)
 	want := &metav1.Preconditions{UID: &canary.UID, ResourceVersion: &canary.ResourceVersion}
-	if diff := cmp.Diff(want, got.Preconditions); diff != "" {
-		t.Errorf("preconditions (-want +got):\n%s", diff)
-	}
+	assert.Empty(t, cmp.Diff(want, got.Preconditions), "preconditions (-want +got)")
 }
 
 // A cache that does not show a write is behind, and stale until it does: no promotion rests on it meanwhile.
@@ -92,9 +85,7 @@ func TestCacheBehindIsStale(t *testing.T) {
 	stable.ResourceVersion = "7"
 	b := newFixture(t, stable)
 	b.runSynced()
-	if err := b.observer.Freshness.Err(); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, b.observer.Freshness.Err())
 	s := b.look()
 	newer := s.StableObject.DeepCopy()
 	newer.ResourceVersion = "99"
@@ -103,16 +94,12 @@ func TestCacheBehindIsStale(t *testing.T) {
 	defer cancel()
 	next := *s.Record
 	next.Workload = "other"
-	if _, err := b.Apply(ctx, s, plan.SetStable{Record: next}); err == nil {
-		t.Fatal("the write is not waited for")
-	}
-	if s := b.look(); len(s.Stale) != 1 || s.Stale[0].Resource != "leaderworkersets.leaderworkerset.x-k8s.io" {
-		t.Errorf("stale: %+v", s.Stale)
-	}
+	_, err := b.Apply(ctx, s, plan.SetStable{Record: next})
+	require.Error(t, err, "the write is not waited for")
+	s = b.look()
+	assert.True(t, len(s.Stale) == 1 && s.Stale[0].Resource == "leaderworkersets.leaderworkerset.x-k8s.io", "stale: %+v", s.Stale)
 	b.cache(newer)
-	if s := b.look(); len(s.Stale) > 0 {
-		t.Errorf("stale although the cache has caught up: %+v", s.Stale)
-	}
+	assert.Empty(t, b.look().Stale, "stale although the cache has caught up")
 }
 
 // A workload that is deleted right after a write is not waited for, and makes no cache count as stale.
@@ -127,9 +114,8 @@ func TestDeletedAfterWrite(t *testing.T) {
 	s := b.look()
 	next := *s.Record
 	next.Workload = "other"
-	if wrote, err := b.Apply(ctx, s, plan.SetStable{Record: next}); !wrote || err != nil {
-		t.Errorf("wrote %t, %v", wrote, err)
-	}
+	wrote, err := b.Apply(ctx, s, plan.SetStable{Record: next})
+	assert.True(t, wrote && err == nil, "wrote %t, %v", wrote, err)
 }
 
 // A record with metadata that the operator does not allow: no canary is created or changed with it.
@@ -144,13 +130,11 @@ func TestCanaryMetadataNotAllowed(t *testing.T) {
 			s := b.look()
 			s.Policy.LeaderLabels = map[string]string{"track": "canary"}
 			wrote, err := b.Apply(context.Background(), s, action)
-			if got := drivererr.Reason(err); wrote || got != pb.ErrorReason_ERROR_REASON_RECORD_INVALID {
-				t.Errorf("wrote %t, %v; want RECORD_INVALID", wrote, err)
-			}
+			got := drivererr.Reason(err)
+			assert.True(t, !wrote && got == pb.ErrorReason_ERROR_REASON_RECORD_INVALID, "wrote %t, %v; want RECORD_INVALID", wrote, err)
 			b.metadata = []string{"track"}
-			if _, err := b.Apply(context.Background(), s, action); drivererr.Reason(err) == pb.ErrorReason_ERROR_REASON_RECORD_INVALID {
-				t.Errorf("allowed: %v", err)
-			}
+			_, err = b.Apply(context.Background(), s, action)
+			assert.NotEqual(t, pb.ErrorReason_ERROR_REASON_RECORD_INVALID, drivererr.Reason(err), "allowed: %v", err)
 		})
 	}
 }

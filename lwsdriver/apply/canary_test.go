@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
@@ -32,40 +34,27 @@ func TestNewCanary(t *testing.T) {
 	c, err := newCanary(s, plan.CreateCanary{
 		Name: "vllm-abc123", Revision: "abc12345", Replicas: 1, Target: &record.Target{Groups: "25%", At: lwstest.Noon},
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(before, s.StableObject); diff != "" {
-		t.Errorf("the cached object was modified:\n%s", diff)
-	}
-	if diff := cmp.Diff(map[string]string{
+	require.NoError(t, err)
+	assert.Empty(t, cmp.Diff(before, s.StableObject), "the cached object was modified")
+	assert.Empty(t, cmp.Diff(map[string]string{
 		"team": "serving", record.RoleLabel: record.RoleCanary, record.StableLabel: "vllm", record.RevisionLabel: "abc12345",
-	}, c.Labels); diff != "" {
-		t.Errorf("labels (-want +got):\n%s", diff)
-	}
-	if diff := cmp.Diff(map[string]string{
+	}, c.Labels), "labels (-want +got)")
+	assert.Empty(t, cmp.Diff(map[string]string{
 		"owner": "ml", "leaderworkerset.sigs.k8s.io/exclusive-topology": "rack",
 		record.TargetAnnotation: `{"groups":"25%","at":"2026-11-20T12:00:00Z"}`,
 		record.OwnerAnnotation:  "default/stable",
-	}, c.Annotations); diff != "" {
-		t.Errorf("annotations (-want +got):\n%s", diff)
-	}
-	if !slices.Equal(c.Finalizers, []string{record.Finalizer}) || metav1.GetControllerOf(c).UID != "stable" {
-		t.Errorf("finalizers %v, owners %v", c.Finalizers, c.OwnerReferences)
-	}
+	}, c.Annotations), "annotations (-want +got)")
+	assert.True(t, slices.Equal(c.Finalizers, []string{record.Finalizer}) && metav1.GetControllerOf(c).UID == "stable",
+		"finalizers %v, owners %v", c.Finalizers, c.OwnerReferences)
 	want := lws.RollingUpdateConfiguration{
 		Partition: ptr.To[int32](0), MaxUnavailable: intstr.FromInt32(1), MaxSurge: intstr.FromInt32(0),
 	}
-	if diff := cmp.Diff(&want, c.Spec.RolloutStrategy.RollingUpdateConfiguration); diff != "" {
-		t.Errorf("rolling update configuration (-want +got):\n%s", diff)
-	}
+	assert.Empty(t, cmp.Diff(&want, c.Spec.RolloutStrategy.RollingUpdateConfiguration), "rolling update configuration (-want +got)")
 	leader := c.Spec.LeaderWorkerTemplate.LeaderTemplate
-	if leader == nil || leader.Labels["canary"] != "true" || leader.Labels["app"] != "vllm" || leader.Spec.Containers[0].Image != "vllm:2" {
-		t.Errorf("leader template %+v, want the workers' with the policy's label", leader)
-	}
-	if _, ok := c.Spec.LeaderWorkerTemplate.WorkerTemplate.Labels["canary"]; ok {
-		t.Error("workers got the leader's label")
-	}
+	assert.True(t, leader != nil && leader.Labels["canary"] == "true" && leader.Labels["app"] == "vllm" && leader.Spec.Containers[0].Image == "vllm:2",
+		"leader template %+v, want the workers' with the policy's label", leader)
+	_, ok := c.Spec.LeaderWorkerTemplate.WorkerTemplate.Labels["canary"]
+	assert.False(t, ok, "workers got the leader's label")
 }
 
 // What other tests take for a canary is one.
@@ -75,14 +64,10 @@ func checkCanaryOfTests(t *testing.T) {
 	want, err := newCanary(&observe.Snapshot{StableObject: stable}, plan.CreateCanary{
 		Name: record.CanaryName(stable.Name, stable.Name, "new"), Revision: "new", Replicas: 1, Target: &record.Target{Groups: "25%", At: lwstest.Noon},
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	got := lwstest.Canary(t, stable)
 	got.UID, got.Generation = "", 0
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("lwstest.Canary (-want +got):\n%s", diff)
-	}
+	assert.Empty(t, cmp.Diff(want, got), "lwstest.Canary (-want +got)")
 }
 
 // What a release adds to an adopted workload is found as ever, and what only looks like it is not.
@@ -91,9 +76,7 @@ func TestAddedToSuccessor(t *testing.T) {
 	s := &observe.Snapshot{Observation: plan.Observation{Key: observe.KeyOf(w)}, StableObject: w}
 	s.Record, _ = record.DecodeRecord(w.Annotations[record.RecordAnnotation])
 	c, err := newCanary(s, plan.CreateCanary{Name: s.CanaryName("newer"), Revision: "newer", Replicas: 1})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	b := newFixture(t, w, c)
 	if stable, added := observe.AddedTo(c); c.Name != "vllm-newer" || !added || stable != w.Name || b.observer.Caches.IsAlias(lwstest.VLLM, observe.KeyOf(c)) {
 		t.Errorf("%s is added to %q (%t)", c.Name, stable, added)
@@ -103,9 +86,8 @@ func TestAddedToSuccessor(t *testing.T) {
 	if b.cache(c); b.observer.Caches.IsAlias(lwstest.VLLM, observe.KeyOf(c)) || !b.observer.Caches.IsAlias(lwstest.VLLM, observe.KeyOf(w)) {
 		t.Error("a copy takes the name")
 	}
-	if _, added := observe.AddedTo(c); added {
-		t.Error("a copy is taken for an added one")
-	}
+	_, added := observe.AddedTo(c)
+	assert.False(t, added, "a copy is taken for an added one")
 }
 
 // TestRepairCanary checks that a repair restores the template, and nothing that the cache does not keep is lost.
@@ -118,22 +100,15 @@ func TestRepairCanary(t *testing.T) {
 	live.Spec.NetworkConfig = &lws.NetworkConfig{SubdomainPolicy: ptr.To(lws.SubdomainUniquePerReplica)}
 	b := newFixture(t, stable, live)
 	b.cache(observe.StripWorkload(live.DeepCopy()))
-	if wrote, err := b.Apply(t.Context(), b.look(), plan.RepairCanary{Name: live.Name}); !wrote || err != nil {
-		t.Fatalf("wrote %t, %v", wrote, err)
-	}
+	wrote, err := b.Apply(t.Context(), b.look(), plan.RepairCanary{Name: live.Name})
+	require.True(t, wrote && err == nil, "wrote %t, %v", wrote, err)
 	if got := b.Writes(); !slices.Equal(got, []string{"patch " + live.Name}) { // config/base grants no update
 		t.Errorf("writes %q", got)
 	}
 	got, err := b.Sets.LeaderworkersetV1().LeaderWorkerSets(live.Namespace).Get(t.Context(), live.Name, metav1.GetOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(record.TemplateOf(stable), record.TemplateOf(got)); diff != "" {
-		t.Errorf("template (-want +got):\n%s", diff)
-	}
-	if value := got.Annotations[corev1.LastAppliedConfigAnnotation]; value != applied {
-		t.Errorf("last-applied is %q", value)
-	}
+	require.NoError(t, err)
+	assert.Empty(t, cmp.Diff(record.TemplateOf(stable), record.TemplateOf(got)), "template (-want +got)")
+	assert.Equal(t, applied, got.Annotations[corev1.LastAppliedConfigAnnotation], "last-applied")
 }
 
 // Bounds keep the traffic policy that they carry while the record, which has it, is missing.
@@ -144,8 +119,7 @@ func TestTrafficNoteWithoutRecord(t *testing.T) {
 	s.Policy.Traffic = &traffic.Policy{StableService: "llm"}
 	for _, kept := range []*record.Record{nil, {}} {
 		s.Record = kept
-		if note, err := trafficNote(s); err != nil || note != "{}" {
-			t.Errorf("record %v: they carry %q, %v", kept, note, err)
-		}
+		note, err := trafficNote(s)
+		assert.True(t, err == nil && note == "{}", "record %v: they carry %q, %v", kept, note, err)
 	}
 }

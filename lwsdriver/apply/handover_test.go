@@ -8,6 +8,9 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/lwstest"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/observe"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
@@ -20,9 +23,7 @@ func TestHandOver(t *testing.T) {
 	for _, edited := range []bool{false, true} {
 		stable := lwstest.InPhase(t, record.HandingOver)
 		rec, err := record.DecodeRecord(lwstest.InPhase(t, record.Promoting).Annotations[record.RecordAnnotation])
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		rec.Release.Phase, rec.Release.Successor, rec.Release.Groups = record.HandingOver, "vllm-new", 4
 		stable = lwstest.WithRecord(t, stable, *rec)
 		stable.Annotations[record.HistoryLimitAnnotation] = "3"
@@ -37,9 +38,7 @@ func TestHandOver(t *testing.T) {
 		_, _ = b.Apply(t.Context(), s, plan.HandOver{Name: green.Name, Record: record.Record{Saved: rec.Saved, Workload: "vllm"}})
 		for _, a := range b.Sets.Actions() {
 			if p, ok := a.(interface{ GetPatch() []byte }); ok {
-				if err := json.Unmarshal(p.GetPatch(), &sent); err != nil {
-					t.Fatal(err)
-				}
+				require.NoError(t, json.Unmarshal(p.GetPatch(), &sent))
 			}
 		}
 		done := map[string]any{}
@@ -58,19 +57,13 @@ func TestHandOver(t *testing.T) {
 			want = append(want, "add /spec/leaderWorkerTemplate")
 		}
 		for _, w := range want {
-			if _, ok := done[w]; !ok {
-				t.Errorf("edited %t: no %s", edited, w)
-			}
+			_, ok := done[w]
+			assert.True(t, ok, "edited %t: no %s", edited, w)
 		}
-		if len(done) != len(want) {
-			t.Errorf("edited %t: more than that is written: %v", edited, done)
-		}
-		if o, ok := done["add /metadata/ownerReferences"].([]any); !ok || len(o) > 0 {
-			t.Errorf("owners %v are left", done["add /metadata/ownerReferences"])
-		}
+		assert.Len(t, done, len(want), "edited %t: more than that is written", edited)
+		o, ok := done["add /metadata/ownerReferences"].([]any)
+		assert.True(t, ok && len(o) == 0, "owners %v are left", done["add /metadata/ownerReferences"])
 		tests := slices.DeleteFunc(sent, func(o operation) bool { return o.Op != "test" })
-		if len(tests) < 5 {
-			t.Errorf("it is written whatever has changed: %v", tests)
-		}
+		assert.GreaterOrEqual(t, len(tests), 5, "it is written whatever has changed: %v", tests)
 	}
 }

@@ -9,6 +9,9 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/fakes"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -40,18 +43,15 @@ func TestHistoryWrites(t *testing.T) {
 		{plan.DeleteRevision{Revision: "old"}, true, []string{"2 new vllm:2 "}},
 		{plan.DeleteRevision{Revision: "old"}, false, []string{"2 new vllm:2 "}},
 	} {
-		if wrote, err := b.Apply(t.Context(), s, step.action); wrote != step.wrote || err != nil {
-			t.Fatalf("%v: %t, %v", step.action, wrote, err)
-		}
-		if got := b.kept(); !slices.Equal(got, step.want) {
-			t.Errorf("%v: the history is %q, want %q", step.action, got, step.want)
-		}
+		wrote, err := b.Apply(t.Context(), s, step.action)
+		require.True(t, wrote == step.wrote && err == nil, "%v: %t, %v", step.action, wrote, err)
+		got := b.kept()
+		assert.True(t, slices.Equal(got, step.want), "%v: the history is %q, want %q", step.action, got, step.want)
 	}
 	e := b.observer.History.Find(s, "new").Entry
 	e.Outcome, e.Ended = plan.Promoted, lwstest.Noon
-	if wrote, err := b.Apply(t.Context(), s, plan.SaveRevision{Entry: e}); !wrote || err != nil {
-		t.Fatalf("the end: %t, %v", wrote, err)
-	}
+	wrote, err := b.Apply(t.Context(), s, plan.SaveRevision{Entry: e})
+	require.True(t, wrote && err == nil, "the end: %t, %v", wrote, err)
 	b.eventually("the end is noted", func() bool { return slices.Equal(b.kept(), []string{"2 new vllm:2 Promoted"}) })
 }
 
@@ -66,16 +66,13 @@ func TestHistoryExistsAlready(t *testing.T) {
 			there.Labels = nil
 		}
 		fakes.React(&b.Core.Fake, "create", "controllerrevisions", func(clienttesting.Action) (bool, runtime.Object, error) {
-			if err := b.Core.Tracker().Add(there); err != nil {
-				t.Error(err)
-			}
+			assert.NoError(t, b.Core.Tracker().Add(there))
 			return true, nil, apierrors.NewAlreadyExists(appsv1.Resource("controllerrevisions"), there.Name)
 		})
 		b.runSynced()
 		_, err := b.Apply(t.Context(), b.look(), plan.SaveRevision{Entry: e})
-		if got := drivererr.Reason(err); foreign != (got == pb.ErrorReason_ERROR_REASON_NAME_TAKEN) || !foreign && err != nil {
-			t.Errorf("foreign %t: %v", foreign, err)
-		}
+		assert.False(t, foreign != (drivererr.Reason(err) == pb.ErrorReason_ERROR_REASON_NAME_TAKEN) || !foreign && err != nil,
+			"foreign %t: %v", foreign, err)
 	}
 }
 
@@ -102,9 +99,7 @@ func restoreTemplateOf(t *testing.T, w *lws.LeaderWorkerSet) error {
 	b.eventually("the revision is seen", func() bool { _, err := b.observer.Caches.Template(w, "old"); return err == nil })
 	s := b.look()
 	d, err := plan.Decide(s.Observation, plan.Undo{Revision: "old"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	_, err = b.Apply(t.Context(), s, d.Action)
 	lwstest.ErrorContains(t, err, "seen")
 	return errors.New(patch)

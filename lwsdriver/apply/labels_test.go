@@ -6,9 +6,11 @@ package apply
 import (
 	"context"
 	"errors"
-	"strings"
 	"testing"
 	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
 	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/fakes"
 
@@ -37,30 +39,21 @@ func TestLabelGroup(t *testing.T) {
 	a := plan.LabelGroup{Name: set, Group: 0, Revision: "new", Labels: plan.RolloutLabels{ID: "k1", Batch: 1}}
 	other := a
 	other.Revision = "newer"
-	if wrote, err := b.Apply(t.Context(), s, other); wrote || err != nil {
-		t.Errorf("labelled a group that has moved on: %t, %v", wrote, err)
-	}
+	wrote, err := b.Apply(t.Context(), s, other)
+	assert.True(t, !wrote && err == nil, "labelled a group that has moved on: %t, %v", wrote, err)
 	for i, want := range []bool{true, true, true, false} {
 		wrote, err := b.Apply(t.Context(), s, a)
-		if wrote != want || err != nil {
-			t.Fatalf("write %d: %t, %v", i, wrote, err)
-		}
-		if i == 0 && b.observer.Caches.Pod(observe.KeyOf(&metav1.ObjectMeta{Namespace: "default", Name: set + "-0"})).Rollout() != a.Labels {
-			t.Error("the leader was not the first")
-		}
+		require.True(t, wrote == want && err == nil, "write %d: %t, %v", i, wrote, err)
+		assert.False(t, i == 0 && b.observer.Caches.Pod(observe.KeyOf(&metav1.ObjectMeta{Namespace: "default", Name: set + "-0"})).Rollout() != a.Labels,
+			"the leader was not the first")
 	}
 	pods, err := b.Core.CoreV1().Pods("default").List(context.Background(), metav1.ListOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	for _, p := range pods.Items {
-		if p.Labels[record.RolloutIDLabel] != "k1" || p.Labels[record.RolloutBatchLabel] != "1" {
-			t.Errorf("%s has labels %v", p.Name, p.Labels)
-		}
+		assert.True(t, p.Labels[record.RolloutIDLabel] == "k1" && p.Labels[record.RolloutBatchLabel] == "1", "%s has labels %v", p.Name, p.Labels)
 	}
-	if labels := b.look().Added[0].Groups[0].Rollouts; !cmp.Equal(labels, []plan.RolloutLabels{a.Labels}) {
-		t.Errorf("the group is seen as %v", labels)
-	}
+	labels := b.look().Added[0].Groups[0].Rollouts
+	assert.True(t, cmp.Equal(labels, []plan.RolloutLabels{a.Labels}), "the group is seen as %v", labels)
 }
 
 // Only the observed pod is labelled, and after a lost race the caller waits for the cache.
@@ -102,17 +95,11 @@ func TestMarkLeader(t *testing.T) {
 			})
 			began := time.Now()
 			wrote, err := b.Apply(t.Context(), &observe.Snapshot{Observation: plan.Observation{Key: lwstest.VLLM}}, plan.LabelServing{Name: canary.Name, Leader: leader.Name, Serves: true})
-			if wrote != tc.wrote || (err != nil) != tc.problem {
-				t.Errorf("wrote %t, %v", wrote, err)
-			}
-			if tc.shows && time.Since(began) < 50*time.Millisecond {
-				t.Error("did not wait for the cache")
-			}
+			assert.True(t, wrote == tc.wrote && (err != nil) == tc.problem, "wrote %t, %v", wrote, err)
+			assert.False(t, tc.shows && time.Since(began) < 50*time.Millisecond, "did not wait for the cache")
 			version := `"resourceVersion":"` + leader.ResourceVersion + `"` // a late request leads none to a leader that was drained since
 			for _, part := range []string{`"uid":"` + string(leader.UID) + `"`, version, record.ServingLabel, record.Serving} {
-				if !strings.Contains(sent, part) {
-					t.Errorf("%s does not say %s", sent, part)
-				}
+				assert.Contains(t, sent, part)
 			}
 		})
 	}

@@ -11,6 +11,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 	jsonpatch "gopkg.in/evanphx/json-patch.v4"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -30,17 +32,11 @@ const noted = "lockstep.dev/release"
 func applied(t *testing.T, p *patch, live *lws.LeaderWorkerSet) (*lws.LeaderWorkerSet, error) {
 	t.Helper()
 	raw, err := p.encode()
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	decoded, err := jsonpatch.DecodePatch(raw)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	doc, err := json.Marshal(live)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	doc, err = decoded.Apply(doc)
 	if err != nil {
 		return nil, err
@@ -73,12 +69,8 @@ func TestPatchAnnotations(t *testing.T) {
 			p := newPatch(observe.StripWorkload(live.DeepCopy()), noted)
 			p.annotate(noted, tt.value)
 			got, err := applied(t, p, live)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if diff := cmp.Diff(tt.want, got.Annotations); diff != "" {
-				t.Errorf("%s (-want +got):\n%s", tt.reason, diff)
-			}
+			require.NoError(t, err)
+			assert.Empty(t, cmp.Diff(tt.want, got.Annotations), "%s (-want +got)", tt.reason)
 		})
 	}
 }
@@ -105,9 +97,8 @@ func TestPatchPreconditions(t *testing.T) {
 			p := newPatch(observe.StripWorkload(live.DeepCopy()), noted)
 			p.setRolling(record.Native(record.Hold()))
 			tt.change(live)
-			if _, err := applied(t, p, live); (err == nil) != tt.ok {
-				t.Errorf("applied after a change of %s: %v; %s", tt.name, err, tt.reason)
-			}
+			_, err := applied(t, p, live)
+			assert.Equal(t, tt.ok, err == nil, "applied after a change of %s: %v; %s", tt.name, err, tt.reason)
 		})
 	}
 }
@@ -117,13 +108,11 @@ func TestPatchWithoutAnnotations(t *testing.T) {
 	delete(live.Annotations, noted)
 	p := newPatch(observe.StripWorkload(live.DeepCopy()), noted)
 	p.annotate(noted, "x")
-	if _, err := applied(t, p, live); err != nil {
-		t.Errorf("a first record is refused: %v", err)
-	}
+	_, err := applied(t, p, live)
+	assert.NoError(t, err, "a first record is refused")
 	live.Annotations[noted] = "of another driver"
-	if _, err := applied(t, p, live); err == nil {
-		t.Error("the record that another driver wrote first is overwritten")
-	}
+	_, err = applied(t, p, live)
+	assert.Error(t, err, "the record that another driver wrote first is overwritten")
 }
 
 // What the admission policy noted is taken with the record that has it, and with no other.
@@ -146,9 +135,7 @@ func TestPatchRemovesNotes(t *testing.T) {
 			p.removeNotes()
 			tt.change(live.Annotations)
 			got, err := applied(t, p, live)
-			if (err == nil) != tt.ok {
-				t.Fatalf("%v; %s", err, tt.reason)
-			}
+			require.Equal(t, tt.ok, err == nil, "%v; %s", err, tt.reason)
 			if err == nil && got.Annotations[record.WantedMaxSurge] != "" {
 				t.Errorf("the note is left: %v", got.Annotations)
 			}
@@ -159,16 +146,11 @@ func TestPatchRemovesNotes(t *testing.T) {
 func TestFailedTestIsConflict(t *testing.T) {
 	gr := schema.GroupResource{Group: "leaderworkerset.x-k8s.io", Resource: "leaderworkersets"}
 	failed := apierrors.NewGenericServerResponse(http.StatusUnprocessableEntity, "", schema.GroupResource{}, "", "test failed", 0, false)
-	if err := changedIfTestFailed(fmt.Errorf("patch: %w", failed)); !errors.Is(err, observe.ErrChanged) {
-		t.Error("the answer to a failed test is not seen as such")
-	}
+	assert.ErrorIs(t, changedIfTestFailed(fmt.Errorf("patch: %w", failed)), observe.ErrChanged, "the answer to a failed test is not seen as such")
 	invalid := apierrors.NewInvalid(schema.GroupKind{Group: gr.Group, Kind: "LeaderWorkerSet"}, "vllm", nil)
 	for _, err := range []error{nil, invalid, apierrors.NewConflict(gr, "vllm", errors.New("x")), errors.New("x")} {
-		if errors.Is(changedIfTestFailed(err), observe.ErrChanged) {
-			t.Errorf("%v is seen as a failed test", err)
-		}
+		assert.NotErrorIs(t, changedIfTestFailed(err), observe.ErrChanged, "%v is seen as a failed test", err)
 	}
-	if got := drivererr.Reason(observe.ContractError(changedIfTestFailed(failed))); got != pb.ErrorReason_ERROR_REASON_CONFLICT {
-		t.Errorf("reason %s, want CONFLICT", got)
-	}
+	got := drivererr.Reason(observe.ContractError(changedIfTestFailed(failed)))
+	assert.Equal(t, pb.ErrorReason_ERROR_REASON_CONFLICT, got, "reason %s, want CONFLICT", got)
 }

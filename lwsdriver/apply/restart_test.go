@@ -8,6 +8,9 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/fakes"
 
 	corev1 "k8s.io/api/core/v1"
@@ -53,9 +56,7 @@ func ready(p *corev1.Pod) *corev1.Pod {
 // losePod takes it away again.
 func (b *fixture) losePod(name string) {
 	b.t.Helper()
-	if err := b.observer.Caches.Pods.GetIndexer().Delete(b.observer.Caches.Pod(types.NamespacedName{Namespace: lwstest.VLLM.Namespace, Name: name})); err != nil {
-		b.t.Fatal(err)
-	}
+	require.NoError(b.t, b.observer.Caches.Pods.GetIndexer().Delete(b.observer.Caches.Pod(types.NamespacedName{Namespace: lwstest.VLLM.Namespace, Name: name})))
 	b.observer.Caches.Groups.Invalidate(lwstest.VLLM, "3")
 	b.observer.Changes.Notify(lwstest.VLLM)
 }
@@ -87,25 +88,19 @@ func TestRestartGroup(t *testing.T) {
 		pod := leaderOf3("new", uid)
 		pod.ResourceVersion = "7" + string(uid)
 		b.showPod(pod)
-		if got := b.group3().Restarts; got != i {
-			t.Errorf("restarts are %d, want %d", got, i)
-		}
+		assert.Equal(t, i, b.group3().Restarts, "restarts")
 		wrote, err := b.Apply(t.Context(), b.look(), plan.RestartGroup{Leader: leader})
-		if !wrote || err != nil {
-			t.Fatalf("restart: wrote %t, %v", wrote, err)
-		}
+		require.True(t, wrote && err == nil, "restart: wrote %t, %v", wrote, err)
 		if p := preconditions[i]; *p.UID != uid || *p.ResourceVersion != pod.ResourceVersion {
 			t.Errorf("pod %s at %s was to be deleted, want %s at %s", *p.UID, *p.ResourceVersion, uid, pod.ResourceVersion)
 		}
 	}
 	b.showPod(leaderOf3("old", "third"))
-	if g := b.group3(); g.Restarts != 0 || g.Revision != "old" {
-		t.Errorf("the group came back at %s with %d restarts in vain", g.Revision, g.Restarts)
-	}
+	g := b.group3()
+	assert.True(t, g.Restarts == 0 && g.Revision == "old", "the group came back at %s with %d restarts in vain", g.Revision, g.Restarts)
 	b.showPod(leaderOf3("new", "fourth"))
-	if got := b.group3().Restarts; got != 0 {
-		t.Errorf("%d restarts of an earlier time count", got)
-	}
+	got := b.group3().Restarts
+	assert.Zero(t, got, "%d restarts of an earlier time count", got)
 }
 
 // A leader that changed meanwhile stays: the next observation decides whether to delete it.
@@ -121,12 +116,9 @@ func TestRestartGroupLate(t *testing.T) {
 		return true, nil, apierrors.NewConflict(schema.GroupResource{Resource: "pods"}, pod.Name, errors.New("it is at 8"))
 	})
 	wrote, err := b.Apply(t.Context(), b.look(), plan.RestartGroup{Leader: pod.Name})
-	if wrote || err != nil {
-		t.Errorf("wrote %t, %v", wrote, err)
-	}
-	if n := b.group3().Restarts; n != 0 {
-		t.Errorf("%d restarts are counted", n)
-	}
+	assert.True(t, !wrote && err == nil, "wrote %t, %v", wrote, err)
+	n := b.group3().Restarts
+	assert.Zero(t, n, "%d restarts are counted", n)
 }
 
 // A worker that keeps its group from being ready is deleted before the leader, at the version that was observed: if it is ready by
@@ -158,16 +150,12 @@ func TestRestartGroupUnreadyWorker(t *testing.T) {
 			return true, nil, nil
 		})
 		wrote, err := b.Apply(t.Context(), b.look(), plan.RestartGroup{Leader: leader.Name})
-		if wrote == late || err != nil {
-			t.Errorf("late %t: wrote %t, %v", late, wrote, err)
-		}
+		assert.True(t, wrote != late && err == nil, "late %t: wrote %t, %v", late, wrote, err)
 		want := []string{"vllm-3-1 at 7", "vllm-3 at any"}
 		if late {
 			want = want[:1]
 		}
-		if !slices.Equal(deleted, want) {
-			t.Errorf("late %t: deleted %v, want %v", late, deleted, want)
-		}
+		assert.True(t, slices.Equal(deleted, want), "late %t: deleted %v, want %v", late, deleted, want)
 	}
 }
 
@@ -199,12 +187,9 @@ func TestRestartGroupDeletesWorkersFirst(t *testing.T) {
 				b.losePod(d.Name)
 				return true, nil, nil
 			})
-			if wrote, err := b.Apply(t.Context(), b.look(), plan.RestartGroup{Leader: "vllm-3"}); !wrote || err != nil {
-				t.Fatalf("wrote %t, %v", wrote, err)
-			}
-			if got != test.want {
-				t.Errorf("the leader is deleted with propagation %s, want %s", got, test.want)
-			}
+			wrote, err := b.Apply(t.Context(), b.look(), plan.RestartGroup{Leader: "vllm-3"})
+			require.True(t, wrote && err == nil, "wrote %t, %v", wrote, err)
+			assert.Equal(t, test.want, got, "the leader is deleted with propagation")
 		})
 	}
 }
@@ -215,13 +200,10 @@ func TestRestartGroupOnce(t *testing.T) {
 	pod := leaderOf3("new", "first")
 	pod.DeletionTimestamp = &metav1.Time{Time: lwstest.Noon}
 	b.showPod(pod)
-	if !b.group3().Terminating {
-		t.Error("a leader that is being deleted does not look so")
-	}
+	assert.True(t, b.group3().Terminating, "a leader that is being deleted does not look so")
 	for _, name := range []string{pod.Name, "vllm-7"} {
-		if wrote, err := b.Apply(t.Context(), b.look(), plan.RestartGroup{Leader: name}); wrote || err != nil {
-			t.Errorf("%s: wrote %t, %v", name, wrote, err)
-		}
+		wrote, err := b.Apply(t.Context(), b.look(), plan.RestartGroup{Leader: name})
+		assert.True(t, !wrote && err == nil, "%s: wrote %t, %v", name, wrote, err)
 	}
 	if n := len(b.Core.Actions()); n > 0 {
 		t.Errorf("%d requests: %v", n, b.Core.Actions())
@@ -237,21 +219,13 @@ func TestStableTemplateSavedAndRestored(t *testing.T) {
 	save := plan.SetStable{Record: *s.Record, Rolling: ptr.To(record.Native(record.Hold())), SaveTemplate: true}
 	_, err := b.Apply(t.Context(), s, save)
 	lwstest.ErrorContains(t, observe.ContractError(err), "ControllerRevision", "old", "roll back to") // it would be saved nowhere
-	if len(b.Writes()) > 0 {
-		t.Errorf("writes: %v", b.Writes())
-	}
-	if err := b.Core.Tracker().Add(lwstest.Revision(t, old, "old")); err != nil {
-		t.Fatal(err)
-	}
+	assert.Empty(t, b.Writes(), "writes")
+	require.NoError(t, b.Core.Tracker().Add(lwstest.Revision(t, old, "old")))
 	b.run()
 	b.eventually("the revision is seen", func() bool { _, err := b.observer.Caches.Template(stable, "old"); return err == nil })
 	rec := *s.Record
-	if err := b.saveTemplate(s, &rec); err != nil {
-		t.Fatal(err)
-	}
-	if s.Record.Release.StableTemplate != nil {
-		t.Error("what was observed has changed")
-	}
+	require.NoError(t, b.saveTemplate(s, &rec))
+	assert.Nil(t, s.Record.Release.StableTemplate, "what was observed has changed")
 	p := newPatch(stable, record.RecordAnnotation)
 	p.setTemplate(*rec.Release.StableTemplate)
 	if !observe.SameTemplate(record.TemplateOf(old), *rec.Release.StableTemplate) || len(p.changes) == 0 || p.changes[0].Path != "/spec/leaderWorkerTemplate" {

@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -42,16 +44,12 @@ func TestDropBoundsFinalizerKeepsSpec(t *testing.T) {
 		ObjectMeta: metav1.ObjectMeta{Name: "llm", UID: "u", ResourceVersion: "7", Finalizers: object.GetFinalizers()}, Problem: "stable is no object",
 	}}
 	s.Key = observe.KeyFor(observe.KindSet, "default", "llm")
-	if _, err := b.dropBoundsFinalizer(t.Context(), s); err != nil {
-		t.Fatal(err)
-	}
+	_, err := b.dropBoundsFinalizer(t.Context(), s)
+	require.NoError(t, err)
 	got, err := generic.Resource(observe.BoundsResource).Namespace("default").Get(t.Context(), "llm", metav1.GetOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(map[string]any{"spec": spec, "finalizers": []string{"other"}}, map[string]any{"spec": got.Object["spec"], "finalizers": got.GetFinalizers()}); diff != "" {
-		t.Errorf("bounds (-want +got):\n%s", diff)
-	}
+	require.NoError(t, err)
+	assert.Empty(t, cmp.Diff(map[string]any{"spec": spec, "finalizers": []string{"other"}}, map[string]any{"spec": got.Object["spec"], "finalizers": got.GetFinalizers()}),
+		"bounds (-want +got)")
 }
 
 // TestScaleChildPace scales children to numbers for which the role's percentages, which LWS copies to them, round to 0. LWS's webhook refuses those.
@@ -73,9 +71,7 @@ func TestScaleChildPace(t *testing.T) {
 			}
 			p := childPatch(observe.StripWorkload(child.DeepCopy()), tt.replicas)
 			got, err := applied(t, p, child)
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			if pace := got.Spec.RolloutStrategy.RollingUpdateConfiguration; int(*got.Spec.Replicas) != tt.replicas || pace.MaxUnavailable != tt.want {
 				t.Errorf("%d groups, maxUnavailable %s", *got.Spec.Replicas, pace.MaxUnavailable.String())
 			}

@@ -6,6 +6,7 @@ package autoscaler
 import (
 	"testing"
 
+	"github.com/stretchr/testify/assert"
 	autoscalingv2 "k8s.io/api/autoscaling/v2"
 )
 
@@ -27,15 +28,11 @@ func TestFollow(t *testing.T) {
 		patched(t, h.HorizontalPodAutoscaler, Follow(OfHPA(h.HorizontalPodAutoscaler), "vllm-b"), got)
 		moved := changed(t, o, func(a *Autoscaler) (map[string]any, error) { return Follow(a, "vllm-b"), nil })
 		for _, a := range []*Autoscaler{OfHPA(got), OfScaledObject(moved)} {
-			if a.Workload != "vllm-b" || a.Scales.Any() == (note == "{") {
-				t.Errorf("%s: %s scales %q, at all %t", name, a.Kind, a.Workload, a.Scales)
-			}
-			if left := a.Annotations[NoteAnnotation]; (left != "") != (note == "{") {
-				t.Errorf("%s: the note is %q", name, left)
-			}
+			assert.True(t, a.Workload == "vllm-b" && a.Scales.Any() != (note == "{"),
+				"%s: %s scales %q, at all %t", name, a.Kind, a.Workload, a.Scales)
+			left := a.Annotations[NoteAnnotation]
+			assert.Equal(t, note == "{", left != "", "%s: the note is %q", name, left)
 		}
-		if got.Spec.ScaleTargetRef.Kind != "LeaderWorkerSet" || got.Spec.MaxReplicas != 8 {
-			t.Errorf("%s: %+v", name, got.Spec)
-		}
+		assert.True(t, got.Spec.ScaleTargetRef.Kind == "LeaderWorkerSet" && got.Spec.MaxReplicas == 8, "%s: %+v", name, got.Spec)
 	}
 }

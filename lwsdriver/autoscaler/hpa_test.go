@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 	autoscalingv2 "k8s.io/api/autoscaling/v2"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
@@ -45,28 +47,18 @@ func hpa(up, down, note string) HPA {
 func patched(t *testing.T, object, patch, into any) {
 	t.Helper()
 	before, err := json.Marshal(object)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	change, err := json.Marshal(patch)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	after, err := jsonpatch.MergePatch(before, change)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := json.Unmarshal(after, into); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
+	require.NoError(t, json.Unmarshal(after, into))
 }
 
 func (h HPA) hold(t *testing.T, hold Hold) HPA {
 	t.Helper()
 	p, err := OfHPA(h.HorizontalPodAutoscaler).Hold("vllm", hold)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	next := &autoscalingv2.HorizontalPodAutoscaler{}
 	patched(t, h.HorizontalPodAutoscaler, p, next)
 	return HPA{next}
@@ -75,9 +67,7 @@ func (h HPA) hold(t *testing.T, hold Hold) HPA {
 func (h HPA) release(t *testing.T) HPA {
 	t.Helper()
 	p, err := OfHPA(h.HorizontalPodAutoscaler).Release()
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	next := &autoscalingv2.HorizontalPodAutoscaler{}
 	patched(t, h.HorizontalPodAutoscaler, p, next)
 	return HPA{next}
@@ -148,9 +138,7 @@ func TestHPA(t *testing.T) {
 					t.Errorf("released with %s, want %s: %s", policies(got), test.want, test.reason)
 				}
 				if test.edit == nil {
-					if diff := cmp.Diff(test.user.Spec, got.Spec); diff != "" {
-						t.Errorf("not restored as it was (-want +got):\n%s", diff)
-					}
+					assert.Empty(t, cmp.Diff(test.user.Spec, got.Spec), "not restored as it was (-want +got)")
 				}
 			})
 		}
@@ -189,9 +177,7 @@ func TestHPAHoldChanges(t *testing.T) {
 func TestHPADisabledWhileHeldDown(t *testing.T) {
 	held := hpa("Max", "Max", "").hold(t, HoldDown)
 	held.Spec.Behavior.ScaleUp.SelectPolicy = ptr.To(disabled)
-	if got := policies(held.hold(t, HoldDown).release(t)); got != "Disabled/Max" {
-		t.Errorf("released with %s", got)
-	}
+	assert.Equal(t, "Disabled/Max", policies(held.hold(t, HoldDown).release(t)), "released with")
 }
 
 func TestToZero(t *testing.T) {
@@ -210,9 +196,8 @@ func TestToZero(t *testing.T) {
 		h.Spec.MinReplicas = test.minReplicas
 		o := scaledObject("", "", nil)
 		o.Object["spec"] = test.spec
-		if hpa, keda := OfHPA(h.HorizontalPodAutoscaler).ToZero, OfScaledObject(o).ToZero; hpa != test.hpa || keda != test.keda {
-			t.Errorf("%s: HPA %t, ScaledObject %t", name, hpa, keda)
-		}
+		hpa, keda := OfHPA(h.HorizontalPodAutoscaler).ToZero, OfScaledObject(o).ToZero
+		assert.True(t, hpa == test.hpa && keda == test.keda, "%s: HPA %t, ScaledObject %t", name, hpa, keda)
 	}
 }
 
@@ -221,9 +206,8 @@ func TestHPAWithoutBehaviorEdited(t *testing.T) {
 	held := hpa("", "", "").hold(t, HoldAll)
 	held.Spec.Behavior.ScaleDown.StabilizationWindowSeconds = ptr.To[int32](60)
 	got := held.release(t)
-	if got.Spec.Behavior == nil || ptr.Deref(got.Spec.Behavior.ScaleDown.StabilizationWindowSeconds, 0) != 60 || len(got.Spec.Behavior.ScaleUp.Policies) != 2 {
-		t.Errorf("released with %+v", got.Spec.Behavior)
-	}
+	assert.True(t, got.Spec.Behavior != nil && ptr.Deref(got.Spec.Behavior.ScaleDown.StabilizationWindowSeconds, 0) == 60 && len(got.Spec.Behavior.ScaleUp.Policies) == 2,
+		"released with %+v", got.Spec.Behavior)
 	if policies(got) != "/" {
 		t.Errorf("policies %q, want the API server's default", policies(got))
 	}
@@ -240,12 +224,8 @@ func TestTarget(t *testing.T) {
 	} {
 		h := hpa("", "", "")
 		h.Spec.ScaleTargetRef.APIVersion, h.Spec.ScaleTargetRef.Kind = test.version, test.kind
-		if got := OfHPA(h.HorizontalPodAutoscaler).Workload; got != test.want {
-			t.Errorf("%s: HPA of %q, want %q", name, got, test.want)
-		}
-		if got := OfScaledObject(scaledObject(test.version, test.kind, nil)).Workload; got != test.want {
-			t.Errorf("%s: ScaledObject of %q, want %q", name, got, test.want)
-		}
+		assert.Equal(t, test.want, OfHPA(h.HorizontalPodAutoscaler).Workload, "%s: HPA of", name)
+		assert.Equal(t, test.want, OfScaledObject(scaledObject(test.version, test.kind, nil)).Workload, "%s: ScaledObject of", name)
 	}
 }
 
@@ -263,24 +243,19 @@ func TestReadNote(t *testing.T) {
 		`{"hold":"all","workload":"vllm"}{"workload":"vllm"}`:      false,
 		`{"hold":"all","workload":"vllm","bare":true,"more":null}`: false,
 	} {
-		if _, err := ReadNote(map[string]string{NoteAnnotation: value}); (err == nil) != ok {
-			t.Errorf("%s: %v", value, err)
-		}
+		_, err := ReadNote(map[string]string{NoteAnnotation: value})
+		assert.Equal(t, ok, err == nil, "%s: %v", value, err)
 	}
-	if n, err := ReadNote(nil); n != nil || err != nil {
-		t.Errorf("no annotations: %v, %v", n, err)
-	}
+	n, err := ReadNote(nil)
+	assert.True(t, n == nil && err == nil, "no annotations: %v, %v", n, err)
 }
 
 // A note that can't be trusted is replaced while everything that it could tell is still in the spec.
 func TestUnreadableNote(t *testing.T) {
 	held := hpa("Max", "Min", "nonsense").hold(t, HoldAll)
-	if got := policies(held.release(t)); got != "Max/Min" {
-		t.Errorf("released with %s", got)
-	}
-	if _, err := OfHPA(hpa("Disabled", "Disabled", "nonsense").HorizontalPodAutoscaler).Release(); err == nil {
-		t.Error("released by a note that can't be read")
-	}
+	assert.Equal(t, "Max/Min", policies(held.release(t)), "released with")
+	_, err := OfHPA(hpa("Disabled", "Disabled", "nonsense").HorizontalPodAutoscaler).Release()
+	assert.Error(t, err, "released by a note that can't be read")
 }
 
 // A cache keeps what a hold needs of an object, and no more.
@@ -289,12 +264,8 @@ func TestAutoscalerIsSmall(t *testing.T) {
 	h.Annotations["example.com/other"], h.Labels = "x", map[string]string{"team": "serving"}
 	h.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: "kubectl"}}
 	want := metav1.ObjectMeta{Name: "vllm", Annotations: map[string]string{NoteAnnotation: h.Annotations[NoteAnnotation]}}
-	if diff := cmp.Diff(want, OfHPA(h.HorizontalPodAutoscaler).ObjectMeta); diff != "" {
-		t.Error(diff)
-	}
+	assert.Empty(t, cmp.Diff(want, OfHPA(h.HorizontalPodAutoscaler).ObjectMeta))
 	want.Annotations = map[string]string{pausedAnnotation: "true"}
 	o := scaledObject("", "", map[string]any{pausedAnnotation: "true", "example.com/other": "x"})
-	if diff := cmp.Diff(want, OfScaledObject(o).ObjectMeta); diff != "" {
-		t.Error(diff)
-	}
+	assert.Empty(t, cmp.Diff(want, OfScaledObject(o).ObjectMeta))
 }

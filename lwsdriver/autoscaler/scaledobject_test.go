@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 )
 
@@ -39,9 +41,8 @@ func TestScaledObject(t *testing.T) {
 			}
 			user := scaledObject("leaderworkerset.x-k8s.io/v1", "LeaderWorkerSet", with(test.had))
 			held := changed(t, user, func(a *Autoscaler) (map[string]any, error) { return a.Hold("vllm", HoldAll) })
-			if before, now := OfScaledObject(user).Scales, OfScaledObject(held).Scales; !before.Any() || now.Any() {
-				t.Fatalf("scales %v, held %v", before, now)
-			}
+			before, now := OfScaledObject(user).Scales, OfScaledObject(held).Scales
+			require.True(t, before.Any() && !now.Any(), "scales %v, held %v", before, now)
 			if test.edit != "" {
 				note := held.GetAnnotations()[NoteAnnotation]
 				held = scaledObject("leaderworkerset.x-k8s.io/v1", "LeaderWorkerSet", with(test.edit))
@@ -56,9 +57,8 @@ func TestScaledObject(t *testing.T) {
 			if !ok {
 				value = "-"
 			}
-			if _, left := got.GetAnnotations()[NoteAnnotation]; left || value != test.want {
-				t.Errorf("released with %q, want %q: %s", value, test.want, test.reason)
-			}
+			_, left := got.GetAnnotations()[NoteAnnotation]
+			assert.True(t, !left && value == test.want, "released with %q, want %q: %s", value, test.want, test.reason)
 		})
 	}
 }
@@ -76,13 +76,9 @@ func TestScaledObjectHolds(t *testing.T) {
 				held = hold(held, h)
 			}
 			want := Directions{Up: holds[len(holds)-1] == HoldDown}
-			if got := OfScaledObject(held).Scales; got != want {
-				t.Errorf("%v held %v: scales %+v", user, holds, got)
-			}
+			assert.Equal(t, want, OfScaledObject(held).Scales, "%v held %v: scales", user, holds)
 			got := changed(t, held, (*Autoscaler).Release)
-			if diff := cmp.Diff(o.GetAnnotations(), got.GetAnnotations()); diff != "" {
-				t.Errorf("%v held %v (-want +got):\n%s", user, holds, diff)
-			}
+			assert.Empty(t, cmp.Diff(o.GetAnnotations(), got.GetAnnotations()), "%v held %v (-want +got)", user, holds)
 		}
 	}
 }
@@ -101,18 +97,14 @@ func TestScaledObjectScales(t *testing.T) {
 		{map[string]any{pausedScaleInAnnotation: "true"}, Directions{Up: true}},
 		{map[string]any{pausedScaleOutAnnotation: "true"}, Directions{Down: true}},
 	} {
-		if got := OfScaledObject(scaledObject("", "", test.annotations)).Scales; got != test.want {
-			t.Errorf("%v: scales %+v", test.annotations, got)
-		}
+		assert.Equal(t, test.want, OfScaledObject(scaledObject("", "", test.annotations)).Scales, "%v: scales", test.annotations)
 	}
 }
 
 func changed(t *testing.T, o *unstructured.Unstructured, by func(*Autoscaler) (map[string]any, error)) *unstructured.Unstructured {
 	t.Helper()
 	p, err := by(OfScaledObject(o))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	next := map[string]any{}
 	patched(t, o.Object, p, &next)
 	return &unstructured.Unstructured{Object: next}

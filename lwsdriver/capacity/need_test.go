@@ -6,6 +6,7 @@ package capacity
 import (
 	"testing"
 
+	"github.com/stretchr/testify/assert"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/utils/ptr"
@@ -96,12 +97,8 @@ func TestRequests(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			before := tt.need.Template.DeepCopy()
-			if got := Text(tt.need.Requests()); got != tt.want {
-				t.Errorf("%s: requests %q, want %q", tt.reason, got, tt.want)
-			}
-			if !equal(*before, tt.need.Template) {
-				t.Error("the template was modified")
-			}
+			assert.Equal(t, tt.want, Text(tt.need.Requests()), "%s: requests", tt.reason)
+			assert.True(t, equal(*before, tt.need.Template), "the template was modified")
 		})
 	}
 }
@@ -110,7 +107,5 @@ func TestPods(t *testing.T) {
 	if n := need(3, 8, corev1.PodSpec{}); n.Pods() != 24 || n.Size() != 8 {
 		t.Errorf("%d pods in groups of %d", n.Pods(), n.Size())
 	}
-	if n := (Need{Groups: 3}); n.Pods() != 3 {
-		t.Errorf("%d pods of 3 groups without a size", n.Pods())
-	}
+	assert.Equal(t, 3, (Need{Groups: 3}).Pods(), "pods of 3 groups without a size")
 }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
@@ -88,9 +89,8 @@ func TestPlace(t *testing.T) {
 			}
 			room.Place(tt.need) // takes nothing for good
 			got := room.Place(tt.need)
-			if got.Placed != tt.placed || fmt.Sprint(got.Short) != tt.short {
-				t.Errorf("%s: %d groups, short of %v; want %d, %s", tt.reason, got.Placed, got.Short, tt.placed, tt.short)
-			}
+			assert.True(t, got.Placed == tt.placed && fmt.Sprint(got.Short) == tt.short,
+				"%s: %d groups, short of %v; want %d, %s", tt.reason, got.Placed, got.Short, tt.placed, tt.short)
 		})
 	}
 }

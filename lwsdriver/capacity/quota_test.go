@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
 	corev1 "k8s.io/api/core/v1"
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -93,9 +94,7 @@ func TestShortages(t *testing.T) {
 		{"scoped objects", "a scope is about pods", quota(res("count/statefulsets.apps", "0", "services", "0"), nil, scoped(corev1.ResourceQuotaScopeNotTerminating)), ""},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			if got := words(plain.Shortages(tt.quota)); got != tt.want {
-				t.Errorf("%s: short of %q, want %q", tt.reason, got, tt.want)
-			}
+			assert.Equal(t, tt.want, words(plain.Shortages(tt.quota)), "%s: short of", tt.reason)
 		})
 	}
 }
@@ -111,13 +110,11 @@ func TestShortagesOfScopedLeaders(t *testing.T) {
 		"exists":      quota(res("pods", "0"), nil, priority(corev1.ScopeSelectorOpExists)),
 		"terminating": quota(res("pods", "0"), nil, scoped(corev1.ResourceQuotaScopeTerminating)),
 	} {
-		if got := words(n.Shortages(q)); got != "pods 3 of 0" {
-			t.Errorf("%s: short of %q, want the leaders", name, got)
-		}
+		got := words(n.Shortages(q))
+		assert.Equal(t, "pods 3 of 0", got, "%s: short of %q, want the leaders", name, got)
 	}
-	if got := words(n.Shortages(quota(res("pods", "0"), nil, priority(corev1.ScopeSelectorOpNotIn, "high")))); got != "pods 9 of 0" {
-		t.Errorf("short of %q, want the workers", got)
-	}
+	got := words(n.Shortages(quota(res("pods", "0"), nil, priority(corev1.ScopeSelectorOpNotIn, "high"))))
+	assert.Equal(t, "pods 9 of 0", got, "short of %q, want the workers", got)
 }
 
 func TestShortagesOfClaims(t *testing.T) {
@@ -140,7 +137,5 @@ func TestShortagesOfClaims(t *testing.T) {
 	), nil)))
 	want := "count/resourceclaims.resource.k8s.io 4 of 3, count/services 3 of 2, persistentvolumeclaims 8 of 7, requests.storage 404Gi of 0, " +
 		"ssd.storageclass.storage.k8s.io/requests.storage 400Gi of 399Gi"
-	if got != want {
-		t.Errorf("short of %q\nwant %q", got, want)
-	}
+	assert.Equal(t, want, got, "short of")
 }

@@ -12,6 +12,9 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/lwstest"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/observe"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
@@ -58,20 +61,15 @@ func TestForeignIsNotAdded(t *testing.T) {
 					t.Errorf("%s, %s: it counts as added, or is written: %q", tt.reason, phase, got)
 				}
 			}
-			if _, got := worked(lwstest.Canary(t, lwstest.StableWorkload()), lwstest.VLLM); len(got) > 0 {
-				t.Errorf("%s, of a deleted workload: %q", tt.reason, got)
-			}
+			_, got := worked(lwstest.Canary(t, lwstest.StableWorkload()), lwstest.VLLM)
+			assert.Empty(t, got, "%s, of a deleted workload: %q", tt.reason, got)
 			w := lwstest.Canary(t, lwstest.StableWorkload())
 			tt.change(w)
 			w.DeletionTimestamp = &metav1.Time{Time: lwstest.Noon}
 			b, got := worked(w, observe.KeyOf(w))
-			if !slices.Equal(got, []string{"patch " + w.Name}) {
-				t.Fatalf("%s, deleted: %q", tt.reason, got)
-			}
+			require.True(t, slices.Equal(got, []string{"patch " + w.Name}), "%s, deleted: %q", tt.reason, got)
 			now, err := b.Sets.LeaderworkersetV1().LeaderWorkerSets(w.Namespace).Get(t.Context(), w.Name, metav1.GetOptions{})
-			if err == nil && slices.Contains(now.Finalizers, record.Finalizer) {
-				t.Errorf("%s: the finalizer is still there", tt.reason)
-			}
+			assert.False(t, err == nil && slices.Contains(now.Finalizers, record.Finalizer), "%s: the finalizer is still there", tt.reason)
 		})
 	}
 }
@@ -79,9 +77,8 @@ func TestForeignIsNotAdded(t *testing.T) {
 func TestAddedIsDeletedWhenCleaningUp(t *testing.T) {
 	stable := lwstest.InPhase(t, record.CleaningUp)
 	b := newFixture(t, stable, lwstest.Canary(t, stable))
-	if got := b.look().Added; len(got) != 1 || got[0].Name != "vllm-new" || got[0].Carries != "new" || !got[0].HasFinalizer {
-		t.Fatalf("added are %+v", got)
-	}
+	got := b.look().Added
+	require.True(t, len(got) == 1 && got[0].Name == "vllm-new" && got[0].Carries == "new" && got[0].HasFinalizer, "added are %+v", got)
 	ctx, cancel := withoutWaiting(t)
 	defer cancel()
 	b.workOn(ctx, lwstest.VLLM)
@@ -98,9 +95,8 @@ func TestOrphanIsDeleted(t *testing.T) {
 	ctx, cancel := withoutWaiting(t)
 	defer cancel()
 	b.workOn(ctx, observe.StableKey(w))
-	if got := b.Writes(); !slices.Equal(got, []string{"delete " + w.Name}) {
-		t.Errorf("writes %q", got)
-	}
+	got := b.Writes()
+	assert.True(t, slices.Equal(got, []string{"delete " + w.Name}), "writes %q", got)
 }
 
 // What a release added is driven as a part of its workload only: an event may name it alone, such as that of a pod which the driver
@@ -111,7 +107,5 @@ func TestAddedIsNoWorkload(t *testing.T) {
 	w.DeletionTimestamp = &metav1.Time{Time: lwstest.Noon}
 	b := newFixture(t, stable, w)
 	b.workOn(t.Context(), observe.KeyOf(w))
-	if got := b.Writes(); len(got) > 0 {
-		t.Errorf("writes %q", got)
-	}
+	assert.Empty(t, b.Writes(), "writes")
 }

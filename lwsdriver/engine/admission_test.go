@@ -9,6 +9,9 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/lwstest"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
@@ -43,47 +46,32 @@ func (b *table) decide(name string, flying, more int) bool {
 	if room := b.maxInFlight(named(name)); more > 0 && room != nil && flying+more > *room {
 		d.Starts, d.Reason = 0, plan.ReasonWaitingForAdmission
 	}
-	if !b.tryRecord(named(name), d, nil) {
-		b.t.Errorf("%s had room, and is refused", name)
-	}
+	assert.True(b.t, b.tryRecord(named(name), d, nil), "%s had room, and is refused", name)
 	return d.Reason == ""
 }
 
 func (b *table) wokenNow(want ...string) {
 	b.t.Helper()
-	if !slices.Equal(b.woken, want) {
-		b.t.Errorf("woken %q, want %q", b.woken, want)
-	}
+	assert.True(b.t, slices.Equal(b.woken, want), "woken %q, want %q", b.woken, want)
 	b.woken = nil
 }
 
 func TestAdmission(t *testing.T) {
 	b := newTable(t)
 	b.startAdmitting()
-	if !b.decide("a", 0, 3) || !b.decide("b", 0, 1) {
-		t.Error("a release waits although there is room")
-	}
-	if b.decide("c", 0, 2) || b.decide("d", 0, 1) {
-		t.Error("a fifth group starts")
-	}
+	assert.True(t, b.decide("a", 0, 3) && b.decide("b", 0, 1), "a release waits although there is room")
+	assert.False(t, b.decide("c", 0, 2) || b.decide("d", 0, 1), "a fifth group starts")
 	b.wokenNow("c") // as the first that waits, it decides again
 	b.decide("b", 0, 0)
 	b.wokenNow("c")
-	if b.decide("c", 0, 2) || b.decide("d", 0, 1) {
-		t.Error("d overtakes c, which needs more")
-	}
+	assert.False(t, b.decide("c", 0, 2) || b.decide("d", 0, 1), "d overtakes c, which needs more")
 	b.decide("a", 1, 0)
 	b.wokenNow("c")
-	if !b.decide("c", 0, 2) {
-		t.Error("the first in the queue waits although there is room")
-	}
+	assert.True(t, b.decide("c", 0, 2), "the first in the queue waits although there is room")
 	b.wokenNow("d")
-	if !b.decide("d", 0, 1) {
-		t.Error("the next in the queue waits although there is room")
-	}
-	if n, waiting := b.counts(); n != 4 || waiting != 0 {
-		t.Errorf("%d in flight, %d wait", n, waiting)
-	}
+	assert.True(t, b.decide("d", 0, 1), "the next in the queue waits although there is room")
+	n, waiting := b.counts()
+	assert.True(t, n == 4 && waiting == 0, "%d in flight, %d wait", n, waiting)
 }
 
 // A release that needs more than the limit runs once no other does, and one that gives up leaves the queue to the next.
@@ -91,42 +79,30 @@ func TestAdmissionOfLargeRelease(t *testing.T) {
 	b := newTable(t)
 	b.startAdmitting()
 	b.decide("a", 0, 1)
-	if b.decide("large", 0, 9) || b.decide("b", 0, 1) {
-		t.Error("started beside others, or before admission")
-	}
+	assert.False(t, b.decide("large", 0, 9) || b.decide("b", 0, 1), "started beside others, or before admission")
 	b.wokenNow("large")
 	b.decide("a", 0, 0)
 	b.wokenNow("large")
-	if !b.decide("large", 0, 9) {
-		t.Error("it waits although it is alone")
-	}
+	assert.True(t, b.decide("large", 0, 9), "it waits although it is alone")
 	b.wokenNow("b")
-	if b.decide("b", 0, 1) || b.decide("c", 0, 1) {
-		t.Error("another starts beside it")
-	}
+	assert.False(t, b.decide("b", 0, 1) || b.decide("c", 0, 1), "another starts beside it")
 	b.decide("b", 0, 0) // aborted
 	b.wokenNow("c")
 	b.tryRecord(named("large"), plan.Decision{}, nil) // deleted
 	b.wokenNow("c")
-	if !b.decide("c", 0, 1) {
-		t.Error("the deleted release still counts")
-	}
+	assert.True(t, b.decide("c", 0, 1), "the deleted release still counts")
 }
 
 // Until the releases of an earlier driver are counted, none starts groups. A call does not lose the place in the queue.
 func TestAdmissionOfEarlierReleases(t *testing.T) {
 	b := newTable(t)
 	b.decide("a", 3, 0)
-	if b.decide("b", 0, 2) || b.decide("c", 0, 1) {
-		t.Error("started before all are counted")
-	}
+	assert.False(t, b.decide("b", 0, 2) || b.decide("c", 0, 1), "started before all are counted")
 	b.wokenNow("b")
 	b.startAdmitting()
 	b.wokenNow("b")
 	b.tryRecord(named("b"), plan.Decision{}, plan.SetTarget{})
-	if b.decide("c", 0, 1) {
-		t.Error("a call has cost b its place")
-	}
+	assert.False(t, b.decide("c", 0, 1), "a call has cost b its place")
 }
 
 // Of two workers that both saw room, the second has to decide again.
@@ -136,15 +112,12 @@ func TestAdmittedMeanwhile(t *testing.T) {
 	b.decide("a", 0, 1)
 	seen := b.maxInFlight(named("b"))
 	b.decide("c", 0, 2)
-	if d := (plan.Decision{Starts: 2}); *seen != 3 || b.tryRecord(named("b"), d, nil) {
-		t.Errorf("saw room for %d, and 2 more were accepted", *seen)
-	}
-	if got := b.maxInFlight(named("b")); *got != 1 {
-		t.Errorf("room for %d", *got)
-	}
-	if b.limit = 0; b.maxInFlight(named("b")) != nil || !b.tryRecord(named("b"), plan.Decision{Starts: 99}, nil) {
-		t.Error("limited without a limit")
-	}
+	d := (plan.Decision{Starts: 2})
+	assert.True(t, *seen == 3 && !b.tryRecord(named("b"), d, nil), "saw room for %d, and 2 more were accepted", *seen)
+	got := b.maxInFlight(named("b"))
+	assert.Equal(t, 1, *got, "room for %d", *got)
+	b.limit = 0
+	assert.True(t, b.maxInFlight(named("b")) == nil && b.tryRecord(named("b"), plan.Decision{Starts: 99}, nil), "limited without a limit")
 }
 
 // A release that begins to wait while the groups of another become ready, or while the one before it gives up, is not left waiting for ever.
@@ -158,9 +131,8 @@ func TestAdmittedBeforeQueued(t *testing.T) {
 		if b.decide("a", 0, 4); name == "front" {
 			b.decide("first", 0, 4)
 		}
-		if room := b.maxInFlight(named("b")); *room != 0 {
-			t.Errorf("%s: room for %d", name, *room)
-		}
+		room := b.maxInFlight(named("b"))
+		assert.Zero(t, *room, "%s: room for %d", name, *room)
 		b.woken = nil
 		meanwhile(b)
 		b.wokenNow()
@@ -180,12 +152,10 @@ func TestAdmissionOfUnreadableRelease(t *testing.T) {
 	stable = stable.DeepCopy()
 	stable.Annotations[record.RecordAnnotation] = "{"
 	lwstest.UpdateCache(t, b.Observer.Caches.Workloads, stable)
-	if _, _, err := b.Reconcile(t.Context(), lwstest.VLLM); drivererr.Reason(err) != pb.ErrorReason_ERROR_REASON_RECORD_INVALID {
-		t.Fatal(err)
-	}
-	if n, waiting := b.admission.counts(); n != 0 || waiting != 0 {
-		t.Errorf("%d groups in flight and %d releases in the queue", n, waiting)
-	}
+	_, _, err := b.Reconcile(t.Context(), lwstest.VLLM)
+	require.Equal(t, pb.ErrorReason_ERROR_REASON_RECORD_INVALID, drivererr.Reason(err), err)
+	n, waiting := b.admission.counts()
+	assert.True(t, n == 0 && waiting == 0, "%d groups in flight and %d releases in the queue", n, waiting)
 }
 
 // A caller that reads the state while another worker writes sees the state before the write. Its decision does not count: the
@@ -194,12 +164,10 @@ func TestReadDoesNotCount(t *testing.T) {
 	b := newFixture(t, lwstest.InPhase(t, record.Progressing))
 	b.admission.limit, b.admission.counted = 4, true
 	b.admission.tryRecord(lwstest.VLLM, plan.Decision{Starts: 3}, plan.SetTarget{})
-	if _, _, err := b.Look(lwstest.VLLM); err != nil {
-		t.Fatal(err)
-	}
-	if n, _ := b.admission.counts(); n != 3 {
-		t.Errorf("%d groups in flight", n)
-	}
+	_, _, err := b.Look(lwstest.VLLM)
+	require.NoError(t, err)
+	n, _ := b.admission.counts()
+	assert.Equal(t, 3, n, "%d groups in flight", n)
 }
 
 // A driver for one workload counts the releases that it drives. Others would count forever: it does not follow them.
@@ -210,9 +178,8 @@ func TestEarlierReleasesInScope(t *testing.T) {
 		b := newFixture(t, other, lwstest.Canary(t, other))
 		b.admission.limit, b.locks.workload = 4, scope
 		b.countEarlier()
-		if n, _ := b.admission.counts(); n != want {
-			t.Errorf("for %q: %d groups in flight, want %d", scope, n, want)
-		}
+		n, _ := b.admission.counts()
+		assert.Equal(t, want, n, "for %q: %d groups in flight, want %d", scope, n, want)
 	}
 }
 
@@ -231,7 +198,6 @@ func TestAdmissionByNamespace(t *testing.T) {
 		order = append(order, first.Name)
 		b.tryRecord(first, plan.Decision{}, nil)
 	}
-	if want := []string{"a", "vllm", "b", "c"}; !slices.Equal(order, want) {
-		t.Errorf("admitted %v, want %v", order, want)
-	}
+	want := []string{"a", "vllm", "b", "c"}
+	assert.True(t, slices.Equal(order, want), "admitted %v, want %v", order, want)
 }

@@ -11,6 +11,8 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/autoscaler"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/lwstest"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
@@ -38,9 +40,7 @@ func TestAutoscalersLeftHeld(t *testing.T) {
 // What scales the successor of a workload that was to be handed over scales that workload again after the successor was deleted.
 func TestAutoscalersReturnAfterFailedHandover(t *testing.T) {
 	rec, err := record.DecodeRecord(lwstest.InPhase(t, record.Promoting).Annotations[record.RecordAnnotation])
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	successor := record.CanaryName("vllm", "vllm", rec.Release.UpdateRevision)
 	rec.Release.Phase, rec.Release.Successor, rec.Release.Groups = record.HandingOver, successor, 2
 	w := lwstest.WithRecord(t, lwstest.InPhase(t, record.HandingOver), *rec)

@@ -11,6 +11,9 @@ import (
 
 	"k8s.io/client-go/tools/events"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/lwstest"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
@@ -26,9 +29,8 @@ func TestEventNoteIsShortened(t *testing.T) {
 	b.announce(t.Context(), b.look(), plan.Decision{State: pb.State_STATE_FAILED, Message: strings.Repeat("é", 2000)})
 	// The recorder puts type and reason before the note.
 	_, note, ok := strings.Cut(<-recorder.Events, "ReleaseFailed ")
-	if !ok || len(note) > maxNote || !utf8.ValidString(note) || !strings.HasPrefix(note, "release r1: éé") {
-		t.Errorf("the note has %d bytes: %q", len(note), note)
-	}
+	assert.True(t, ok && len(note) <= maxNote && utf8.ValidString(note) && strings.HasPrefix(note, "release r1: éé"),
+		"the note has %d bytes: %q", len(note), note)
 }
 
 // A failed release is a warning in the log, once.
@@ -50,13 +52,9 @@ func TestNoEventBeforeCachesAreFilled(t *testing.T) {
 	b := newRoutedFixture(t, lwstest.RoutedPhase(t, record.CleaningUp, nil), 0)
 	s := b.look()
 	d := lwstest.Decide(t, s.Observation)
-	if d.Reason != traffic.ReasonNotSynced {
-		t.Fatalf("%+v", d)
-	}
+	require.Equal(t, traffic.ReasonNotSynced, d.Reason, d)
 	b.announce(t.Context(), s, d)
-	if got := b.memories.get(s.Key).event; got != (lastEvent{}) {
-		t.Errorf("remembered %v", got)
-	}
+	assert.Equal(t, lastEvent{}, b.memories.get(s.Key).event, "remembered")
 }
 
 // A template that the hold does not cover is announced once, also if no group of the old one exists for a moment.
@@ -86,13 +84,10 @@ func TestUnsafeTemplateEvent(t *testing.T) {
 		b.announceUnsafe(s)
 		select {
 		case got := <-recorder.Events:
-			if want := "Warning UnsafeTemplateChange revision " + step.revision; !step.event || !strings.HasPrefix(got, want) || !strings.Contains(got, "to "+step.size) {
-				t.Errorf("%s: %q", step.name, got)
-			}
+			want := "Warning UnsafeTemplateChange revision " + step.revision
+			assert.True(t, step.event && strings.HasPrefix(got, want) && strings.Contains(got, "to "+step.size), "%s: %q", step.name, got)
 		default:
-			if step.event {
-				t.Errorf("%s: no event", step.name)
-			}
+			assert.False(t, step.event, "%s: no event", step.name)
 		}
 	}
 }

@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+
 	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/fakes"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -31,18 +33,12 @@ func TestHistoryForbidden(t *testing.T) {
 	s := &observe.Snapshot{Observation: plan.Observation{Key: lwstest.VLLM}, StableObject: w}
 	s.Now, s.Stable.Revision = lwstest.Noon, "new"
 	action := plan.SaveRevision{Entry: plan.Entry{Revision: "new", Number: 1}}
-	if _, err := b.recordHistory(t.Context(), s, action); err != nil {
-		t.Errorf("it blocks the release: %v", err)
-	}
-	if b.HistoryError(lwstest.VLLM) == nil {
-		t.Error("the error is not kept")
-	}
+	_, err := b.recordHistory(t.Context(), s, action)
+	assert.NoError(t, err, "it blocks the release")
+	assert.Error(t, b.HistoryError(lwstest.VLLM), "the error is not kept")
 	s = b.look()
-	if !s.HistoryUnread || s.Recheck != historyRetry {
-		t.Errorf("the planner would ask again: %+v", s.Observation)
-	}
+	assert.True(t, s.HistoryUnread && s.Recheck == historyRetry, "the planner would ask again: %+v", s.Observation)
 	b.forget(lwstest.VLLM)
-	if err := b.HistoryError(lwstest.VLLM); err != nil {
-		t.Errorf("%v is remembered of a deleted workload", err)
-	}
+	err = b.HistoryError(lwstest.VLLM)
+	assert.NoError(t, err, "%v is remembered of a deleted workload", err)
 }

@@ -15,6 +15,9 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/lwstest"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
@@ -40,14 +43,10 @@ func TestLookIsKept(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			b := newFixture(t, lwstest.InPhase(t, record.Progressing))
 			before, d, err := b.Look(lwstest.VLLM)
-			if err != nil || d.Recheck == 0 {
-				t.Fatalf("%+v, %v", d, err)
-			}
+			require.True(t, err == nil && d.Recheck != 0, "%+v, %v", d, err)
 			tt.change(b, d.Recheck)
 			after, _, err := b.Look(lwstest.VLLM)
-			if err != nil || (after == before) != tt.kept {
-				t.Errorf("kept %t, %v", after == before, err)
-			}
+			assert.True(t, err == nil && (after == before) == tt.kept, "kept %t, %v", after == before, err)
 		})
 	}
 }
@@ -87,21 +86,17 @@ func TestLookDuringChangeIsNotKept(t *testing.T) {
 	b := newFixture(t, lwstest.InPhase(t, record.Progressing))
 	b.config.Decided = func(plan.Observation, plan.Intent, plan.Decision, error) { b.Observer.Notify(lwstest.VLLM) }
 	before, _, _ := b.Look(lwstest.VLLM)
-	if after, _, err := b.Look(lwstest.VLLM); err != nil || after == before {
-		t.Errorf("kept %t, %v", after == before, err)
-	}
+	after, _, err := b.Look(lwstest.VLLM)
+	assert.True(t, err == nil && after != before, "kept %t, %v", after == before, err)
 }
 
 // A decision that depends on what other workloads become is made anew each time.
 func TestLookThatDependsOnOthersIsNotKept(t *testing.T) {
 	rec, err := record.DecodeRecord(lwstest.InPhase(t, record.Promoting).Annotations[record.RecordAnnotation])
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	rec.Release.Phase, rec.Release.Successor, rec.Release.Groups = record.HandingOver, "vllm-new", 4
 	b := newFixture(t, lwstest.WithRecord(t, lwstest.InPhase(t, record.Promoting), *rec))
 	before, _, _ := b.Look(lwstest.VLLM)
-	if after, _, err := b.Look(lwstest.VLLM); err != nil || after == before {
-		t.Errorf("kept %t, %v", after == before, err)
-	}
+	after, _, err := b.Look(lwstest.VLLM)
+	assert.True(t, err == nil && after != before, "kept %t, %v", after == before, err)
 }

@@ -16,6 +16,9 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/lwstest"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/observe"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
@@ -45,13 +48,10 @@ func TestFailingPassBacksOff(t *testing.T) {
 	b.FailPatches(func() error { return apierrors.NewInternalError(errors.New("no leader")) })
 	for want := 1; want <= 3; want++ {
 		b.workOn(t.Context(), lwstest.VLLM)
-		if got := b.queue.NumRequeues(lwstest.VLLM); got != want {
-			t.Fatalf("%d tries are counted after %d failed: the next one does not wait longer", got, want)
-		}
+		got := b.queue.NumRequeues(lwstest.VLLM)
+		require.Equal(t, want, got, "%d tries are counted after %d failed: the next one does not wait longer", got, want)
 	}
-	if err := b.Observer.Caches.Workloads.GetIndexer().Delete(w); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, b.Observer.Caches.Workloads.GetIndexer().Delete(w))
 	b.workOn(t.Context(), lwstest.VLLM)
 	if got := b.queue.NumRequeues(lwstest.VLLM); got != 0 || b.LastError(lwstest.VLLM) != nil {
 		t.Errorf("%d tries and %v are remembered of a deleted workload", got, b.LastError(lwstest.VLLM))
@@ -65,9 +65,8 @@ func TestPanicStaysWithItsWorkload(t *testing.T) {
 	for range 2 {
 		b.workOn(t.Context(), lwstest.VLLM)
 	}
-	if got := b.queue.NumRequeues(lwstest.VLLM); got != 2 {
-		t.Errorf("%d tries are counted, want 2", got)
-	}
+	got := b.queue.NumRequeues(lwstest.VLLM)
+	assert.Equal(t, 2, got, "%d tries are counted, want 2", got)
 	if got := drivererr.Reason(b.LastError(lwstest.VLLM)); got != pb.ErrorReason_ERROR_REASON_INTERNAL {
 		t.Errorf("trouble is %v, want INTERNAL", b.LastError(lwstest.VLLM))
 	}
@@ -86,15 +85,12 @@ func TestConflictsInARow(t *testing.T) {
 	for try := 1; try <= conflictReportThreshold+1; try++ {
 		b.workOn(t.Context(), lwstest.VLLM)
 		err := b.LastError(lwstest.VLLM)
-		if (err != nil) != (try >= conflictReportThreshold) || err != nil && !drivererr.Retryable(err) {
-			t.Errorf("after %d conflicts in a row the error is %v", try, err)
-		}
+		assert.False(t, (err != nil) != (try >= conflictReportThreshold) || err != nil && !drivererr.Retryable(err),
+			"after %d conflicts in a row the error is %v", try, err)
 	}
 	b.setError(lwstest.VLLM, nil)
 	b.workOn(t.Context(), lwstest.VLLM)
-	if err := b.LastError(lwstest.VLLM); err != nil {
-		t.Errorf("a first conflict after a success counts as one more: %v", err)
-	}
+	assert.NoError(t, b.LastError(lwstest.VLLM), "a first conflict after a success counts as one more")
 }
 
 // Nothing is remembered of a workload once it is deleted.
@@ -107,9 +103,7 @@ func TestDeletedWorkloadIsForgotten(t *testing.T) {
 			b.run()
 			b.eventually("the driver serves", b.Synced)
 			b.setError(lwstest.VLLM, errors.New("something"))
-			if err := b.Sets.Tracker().Delete(lws.GroupVersion.WithResource("leaderworkersets"), lwstest.VLLM.Namespace, lwstest.VLLM.Name); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, b.Sets.Tracker().Delete(lws.GroupVersion.WithResource("leaderworkersets"), lwstest.VLLM.Namespace, lwstest.VLLM.Name))
 			b.eventually("all is forgotten", func() bool { return b.remembered() == 0 })
 		})
 	}
@@ -125,14 +119,12 @@ func (b *fixture) remembered() int {
 // The writes of one pass are bounded by how much there is to write.
 func TestWriteLimit(t *testing.T) {
 	s := &observe.Snapshot{}
-	if got := writeLimit(s); got != maxWrites {
-		t.Errorf("%d without traffic", got)
-	}
+	got := writeLimit(s)
+	assert.Equal(t, maxWrites, got, "%d without traffic", got)
 	s.Added = []plan.Workload{{Groups: make([]plan.Group, 100)}}
 	s.Setup = &traffic.Setup{Policy: traffic.Policy{StableService: "a", CanaryService: "b", Routes: make([]traffic.Key, 40)}}
-	if got := writeLimit(s); got < maxWrites+100+2*40 {
-		t.Errorf("%d for 100 leaders and 40 routes", got)
-	}
+	got = writeLimit(s)
+	assert.GreaterOrEqual(t, got, maxWrites+100+2*40, "%d for 100 leaders and 40 routes", got)
 }
 
 // A batch of very many pods is labelled in several passes, between which others may have the workload, and no pod twice.
@@ -148,9 +140,7 @@ func TestLabelsYieldToOtherCalls(t *testing.T) {
 	})
 	for pass, want := range []int{labelsAtOnce, 2 * labelsAtOnce, size, size} {
 		_, d, err := b.Reconcile(t.Context(), lwstest.VLLM)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		patches := 0
 		for _, a := range b.Core.Actions() {
 			if a.Matches("patch", "pods") {
@@ -161,9 +151,8 @@ func TestLabelsYieldToOtherCalls(t *testing.T) {
 		if want == size {
 			state = pb.State_STATE_READY
 		}
-		if patches != want || d.State != state {
-			t.Fatalf("pass %d: %d pods are labelled, want %d; %s, %s", pass, patches, want, d.State, d.Message)
-		}
+		require.True(t, patches == want && d.State == state,
+			"pass %d: %d pods are labelled, want %d; %s, %s", pass, patches, want, d.State, d.Message)
 	}
 }
 
@@ -180,13 +169,10 @@ func TestUndoneWrite(t *testing.T) {
 	})
 	fakes.React(&b.Sets.Fake, "patch", "leaderworkersets", func(clienttesting.Action) (bool, runtime.Object, error) { return true, canary, nil })
 	_, _, err := b.Reconcile(t.Context(), lwstest.VLLM)
-	if reason := drivererr.Reason(err); reason != pb.ErrorReason_ERROR_REASON_REJECTED {
-		t.Errorf("%s: %v", reason, err)
-	}
+	reason := drivererr.Reason(err)
+	assert.Equal(t, pb.ErrorReason_ERROR_REASON_REJECTED, reason, "%s: %v", reason, err)
 	lwstest.ErrorContains(t, err, "restore the template of "+canary.Name, "webhook")
-	if n := len(b.Writes()); n > maxRepeats {
-		t.Errorf("%d writes", n)
-	}
+	assert.LessOrEqual(t, len(b.Writes()), maxRepeats, "writes")
 }
 
 // A leader that is gone from the cache of pods before its group knows of that is decided about a few times, not until the limit of writes: the pass
@@ -197,12 +183,9 @@ func TestLeaderIsGone(t *testing.T) {
 	lwstest.UpdateCache(t, b.Observer.Caches.Pods, leader)
 	b.Observer.Caches.Groups.Invalidate(leader.Workload(), leader.Group)
 	b.look()
-	if err := b.Observer.Caches.Pods.GetIndexer().Delete(leader); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, b.Observer.Caches.Pods.GetIndexer().Delete(leader))
 	decisions := 0
 	b.config.Decided = func(plan.Observation, plan.Intent, plan.Decision, error) { decisions++ }
-	if _, d, err := b.Reconcile(t.Context(), lwstest.VLLM); !IsConflict(err) || decisions != maxRepeats {
-		t.Errorf("%v: %v after %d decisions", d.Action, err, decisions)
-	}
+	_, d, err := b.Reconcile(t.Context(), lwstest.VLLM)
+	assert.True(t, IsConflict(err) && decisions == maxRepeats, "%v: %v after %d decisions", d.Action, err, decisions)
 }

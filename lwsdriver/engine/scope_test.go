@@ -5,12 +5,13 @@ package engine
 
 import (
 	"context"
-	"errors"
-	"strings"
 	"testing"
 
 	"k8s.io/apimachinery/pkg/types"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/lwstest"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/observe"
@@ -20,14 +21,11 @@ import (
 func TestKeyLocks(t *testing.T) {
 	var l keyLocks
 	unlock, err := l.lock(t.Context(), lwstest.VLLM)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := l.lock(ctx, lwstest.VLLM); !errors.Is(err, context.Canceled) {
-		t.Errorf("a second lock with an ended context: %v", err)
-	}
+	_, err = l.lock(ctx, lwstest.VLLM)
+	assert.ErrorIs(t, err, context.Canceled, "a second lock with an ended context")
 	second := make(chan struct{})
 	go func() {
 		defer close(second)
@@ -39,9 +37,7 @@ func TestKeyLocks(t *testing.T) {
 	<-second
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if len(l.locks) != 0 {
-		t.Errorf("%d unused locks are kept", len(l.locks))
-	}
+	assert.Empty(t, l.locks, "unused locks are kept")
 }
 
 // A name means the object of that name, or else the one that has it as an alias by label and record.
@@ -81,33 +77,23 @@ func TestResolve(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			b := newFixture(t, tt.objects...)
-			if got := b.Observer.Caches.Resolve(lwstest.VLLM); got != tt.want {
-				t.Errorf("%s: default/vllm means %s, not %s", tt.reason, got, tt.want)
-			}
-			if got := b.Observer.Caches.Resolve(other); got != other {
-				t.Errorf("its own name means %s", got)
-			}
+			assert.Equal(t, tt.want, b.Observer.Caches.Resolve(lwstest.VLLM), "%s: default/vllm means", tt.reason)
+			assert.Equal(t, other, b.Observer.Caches.Resolve(other), "its own name means")
 		})
 	}
 	b := newFixture(t, lwstest.HandedOver(t, func(_ *lws.LeaderWorkerSet, r *record.Record) { r.Predecessor = "vllm-old" }))
 	before := types.NamespacedName{Namespace: lwstest.VLLM.Namespace, Name: "vllm-old"}
-	if got := b.Observer.Caches.Resolve(before); got != other {
-		t.Errorf("the name of the object before means %s", got)
-	}
-	if b.locks.workload = before; !b.locks.covers(other) {
-		t.Error("a driver of the object before does not work on its successor")
-	}
+	assert.Equal(t, other, b.Observer.Caches.Resolve(before), "the name of the object before means")
+	b.locks.workload = before
+	assert.True(t, b.locks.covers(other), "a driver of the object before does not work on its successor")
 	b.locks.workload = lwstest.VLLM
-	if !b.locks.covers(other) || b.locks.covers(types.NamespacedName{Namespace: lwstest.VLLM.Namespace, Name: "another"}) {
-		t.Error("a driver of default/vllm does not cover the workload with that alias, or covers others")
-	}
+	assert.True(t, b.locks.covers(other) && !b.locks.covers(types.NamespacedName{Namespace: lwstest.VLLM.Namespace, Name: "another"}),
+		"a driver of default/vllm does not cover the workload with that alias, or covers others")
 }
 
 // A driver of one DisaggregatedSet says so.
 func TestScopeNamesItsWorkload(t *testing.T) {
 	s := scope{workload: observe.KeyFor(observe.KindSet, "default", "llm")}
 	_, err := s.lock(t.Context(), lwstest.VLLM)
-	if err == nil || !strings.Contains(err.Error(), "started for DisaggregatedSet default/llm only") {
-		t.Error(err)
-	}
+	assert.ErrorContains(t, err, "started for DisaggregatedSet default/llm only")
 }

@@ -11,6 +11,9 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/fakes"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -34,12 +37,8 @@ func TestDeletedWorkloadRestoresRoutesInPlace(t *testing.T) {
 	b := &routedFixture{fixture: newFixtureOn(t, core, routes, stable), routes: routes}
 	b.mirrorServices()
 	b.look()
-	if err := b.Sets.Tracker().Delete(lws.GroupVersion.WithResource("leaderworkersets"), "default", "vllm"); err != nil {
-		t.Fatal(err)
-	}
-	if err := b.Observer.Caches.Workloads.GetIndexer().Delete(stable); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, b.Sets.Tracker().Delete(lws.GroupVersion.WithResource("leaderworkersets"), "default", "vllm"))
+	require.NoError(t, b.Observer.Caches.Workloads.GetIndexer().Delete(stable))
 	// As on its deletion: what is needed to restore the routes is not forgotten before.
 	b.lose()
 	b.run()
@@ -52,12 +51,10 @@ func TestDeletedWorkloadRestoresRoutesInPlace(t *testing.T) {
 func TestPolicyInPlaceIsForgotten(t *testing.T) {
 	b := newFixture(t, lwstest.RoutedInPlace(t, lwstest.Unchanged))
 	b.locks.readOnly = true
-	if b.look(); !b.policyKept() {
-		t.Fatal("the policy is not kept")
-	}
-	if b.lose(); b.policyKept() {
-		t.Error("the policy of a deleted workload is kept forever")
-	}
+	b.look()
+	require.True(t, b.policyKept(), "the policy is not kept")
+	b.lose()
+	assert.False(t, b.policyKept(), "the policy of a deleted workload is kept forever")
 }
 
 // The workload was deleted: the routes are restored, then what its release added is deleted, with its finalizer or without.
@@ -70,12 +67,8 @@ func TestDeletedWorkloadRestoresRoutes(t *testing.T) {
 				b.canary.Finalizers = nil
 				b.canary.DeletionTimestamp = &metav1.Time{Time: lwstest.Noon}
 			}
-			if err := b.Sets.Tracker().Delete(lws.GroupVersion.WithResource("leaderworkersets"), "default", "vllm"); err != nil {
-				t.Fatal(err)
-			}
-			if err := b.Sets.Tracker().Update(lws.GroupVersion.WithResource("leaderworkersets"), b.canary, "default"); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, b.Sets.Tracker().Delete(lws.GroupVersion.WithResource("leaderworkersets"), "default", "vllm"))
+			require.NoError(t, b.Sets.Tracker().Update(lws.GroupVersion.WithResource("leaderworkersets"), b.canary, "default"))
 			b.mirrorServices()
 			b.run()
 			b.mustGiveBack()
@@ -114,9 +107,7 @@ func TestRefusedRouteKeepsNoOther(t *testing.T) {
 		route.SetName("second")
 		_, err = routes.Create(t.Context(), route, metav1.CreateOptions{})
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	fakes.React(&b.routes.Fake, "patch", "httproutes", func(a clienttesting.Action) (bool, runtime.Object, error) {
 		patch, _ := a.(clienttesting.PatchAction)
 		return patch.GetName() == "llm", nil, apierrors.NewForbidden(schema.GroupResource{}, "llm", errors.New("a policy says no"))

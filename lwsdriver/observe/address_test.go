@@ -8,6 +8,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/stretchr/testify/assert"
+
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/lwstest"
 )
 
@@ -29,9 +31,8 @@ func TestAddressOfLeader(t *testing.T) {
 			p.Status.PodIP = "10.0.0.1"
 			tt.change(p)
 			pod := NewPod(p)
-			if pod.address != tt.address || pod.hostNetwork != tt.hostNetwork {
-				t.Errorf("address %q, hostNetwork %v; want %q, %v", pod.address, pod.hostNetwork, tt.address, tt.hostNetwork)
-			}
+			assert.True(t, pod.address == tt.address && pod.hostNetwork == tt.hostNetwork,
+				"address %q, hostNetwork %v; want %q, %v", pod.address, pod.hostNetwork, tt.address, tt.hostNetwork)
 		})
 	}
 }

@@ -9,6 +9,9 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/fakes"
 
 	"github.com/google/go-cmp/cmp"
@@ -86,9 +89,7 @@ func TestAutoscalersOf(t *testing.T) {
 			core := fake.NewClientset()
 			var scaled []runtime.Object
 			if test.hpa != nil {
-				if err := core.Tracker().Add(test.hpa); err != nil {
-					t.Fatal(err)
-				}
+				require.NoError(t, core.Tracker().Add(test.hpa))
 			}
 			if test.scaledObject != nil {
 				scaled = append(scaled, test.scaledObject)
@@ -100,12 +101,8 @@ func TestAutoscalersOf(t *testing.T) {
 				return b.Autoscalers.hpas.Synced() && b.Autoscalers.scaled.Synced()
 			})
 			got, err := b.Autoscalers.scaling(lwstest.VLLM, lwstest.VLLM.Name)
-			if (err != nil) != test.unscanned {
-				t.Errorf("unscanned: %v", err)
-			}
-			if diff := cmp.Diff(test.want, got); diff != "" {
-				t.Errorf("%s (-want +got):\n%s", test.reason, diff)
-			}
+			assert.Equal(t, test.unscanned, err != nil, "unscanned: %v", err)
+			assert.Empty(t, cmp.Diff(test.want, got), "%s (-want +got)", test.reason)
 		})
 	}
 }
@@ -131,9 +128,7 @@ func TestAutoscalersUnread(t *testing.T) {
 		refused := slices.ContainsFunc(plan.Begin{Policy: &pb.ReleasePolicy{Style: style}}.Obstacles(s.Observation), func(err error) bool {
 			return drivererr.Reason(err) == pb.ErrorReason_ERROR_REASON_FORBIDDEN
 		})
-		if refused != want {
-			t.Errorf("%v: refused is %t", style, refused)
-		}
+		assert.Equal(t, want, refused, "%v: refused", style)
 	}
 }
 
@@ -151,13 +146,10 @@ func TestKEDAInstalledLater(t *testing.T) {
 		return b.Autoscalers.scaled.Err() == nil && b.Autoscalers.hpas.Err() == nil
 	}
 	b.eventually("it is known that there is none", known)
-	if found, err := b.Autoscalers.scaling(lwstest.VLLM, lwstest.VLLM.Name); err != nil || len(found) > 0 {
-		t.Fatalf("without KEDA: %v, %v", found, err)
-	}
+	found, err := b.Autoscalers.scaling(lwstest.VLLM, lwstest.VLLM.Name)
+	require.True(t, err == nil && len(found) == 0, "without KEDA: %v, %v", found, err)
 	installed.Store(true)
-	if err := core.Tracker().Add(lwstest.HPA("vllm", ofKEDA)); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, core.Tracker().Add(lwstest.HPA("vllm", ofKEDA)))
 	b.eventually("its objects are known", func() bool {
 		found, err := b.Autoscalers.scaling(lwstest.VLLM, lwstest.VLLM.Name)
 		return err == nil && len(found) == 1 && found[0].Kind == autoscaler.KindScaledObject

@@ -21,6 +21,9 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/util/flowcontrol"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/lwstest"
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
@@ -83,23 +86,18 @@ func TestContractError(t *testing.T) {
 		},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			if got := drivererr.Reason(ContractError(fmt.Errorf("patch vllm: %w", tt.err))); got != tt.want {
-				t.Errorf("reason %s, want %s", got, tt.want)
-			}
+			got := drivererr.Reason(ContractError(fmt.Errorf("patch vllm: %w", tt.err)))
+			assert.Equal(t, tt.want, got, "reason %s, want %s", got, tt.want)
 		})
 	}
-	if ContractError(nil) != nil {
-		t.Error("no error became one")
-	}
+	assert.NoError(t, ContractError(nil), "no error became one")
 }
 
 // throttled returns the error of a request whose client makes too many for its call to wait.
 func throttled(t *testing.T) error {
 	t.Helper()
 	client, err := kubernetes.NewForConfig(&rest.Config{Host: "127.0.0.1:1", RateLimiter: flowcontrol.NewTokenBucketRateLimiter(1e-6, 1)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	for range 2 { // the first one takes the only token

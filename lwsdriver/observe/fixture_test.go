@@ -16,6 +16,8 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/lwstest"
 	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/await"
 )
@@ -105,8 +107,6 @@ func (b *fixture) eventually(what string, condition func() bool) {
 func (b *fixture) look() *Snapshot {
 	b.t.Helper()
 	s, err := b.Observe(lwstest.VLLM)
-	if err != nil {
-		b.t.Fatal(err)
-	}
+	require.NoError(b.t, err)
 	return s
 }

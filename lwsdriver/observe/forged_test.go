@@ -11,6 +11,9 @@ import (
 	disaggregated "sigs.k8s.io/lws/api/disaggregatedset/v1"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/lwstest"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
@@ -37,9 +40,7 @@ func TestForgedCanary(t *testing.T) {
 		metav1.SetMetaDataAnnotation(&set.ObjectMeta, record.OwnerAnnotation, stable.Namespace+"/"+string(stable.UID))
 		tt.change(set)
 		s := newFixture(t, stable, set).look()
-		if len(s.Added) != tt.added || tt.added == 1 && s.Added[0].Orphaned == tt.counts {
-			t.Errorf("%s: added workloads %+v", tt.name, s.Added)
-		}
+		assert.False(t, len(s.Added) != tt.added || tt.added == 1 && s.Added[0].Orphaned == tt.counts, "%s: added workloads %+v", tt.name, s.Added)
 	}
 }
 
@@ -81,9 +82,7 @@ func TestForgedChild(t *testing.T) {
 func TestForgedSuccessor(t *testing.T) {
 	stable := lwstest.InPhase(t, record.Promoting)
 	rec, err := record.DecodeRecord(stable.Annotations[record.RecordAnnotation])
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	rec.Release.Phase, rec.Release.Groups = record.HandingOver, 4
 	with := func(r record.Record) func(*lws.LeaderWorkerSet) {
 		return func(w *lws.LeaderWorkerSet) {
@@ -112,16 +111,12 @@ func TestForgedSuccessor(t *testing.T) {
 		set := lwstest.Canary(t, stable)
 		tt.change(set)
 		s := newFixture(t, lwstest.WithRecord(t, lwstest.InPhase(t, record.Promoting), *rec), set).look()
-		if s.SuccessorForeign != tt.foreign || s.Succeeded != tt.succeeded {
-			t.Errorf("%s: foreign %t, succeeded %t", tt.name, s.SuccessorForeign, s.Succeeded)
-		}
+		assert.True(t, s.SuccessorForeign == tt.foreign && s.Succeeded == tt.succeeded,
+			"%s: foreign %t, succeeded %t", tt.name, s.SuccessorForeign, s.Succeeded)
 		d := lwstest.Decide(t, s.Observation)
-		if _, deletes := d.Action.(plan.DeleteStable); deletes != tt.succeeded {
-			t.Errorf("%s: the user's workload is deleted: %t", tt.name, deletes)
-		}
-		if refused := d.State == pb.State_STATE_FAILED && d.Reason == traffic.ReasonRecordInvalid; refused != tt.foreign {
-			t.Errorf("%s: %+v", tt.name, d)
-		}
+		_, deletes := d.Action.(plan.DeleteStable)
+		assert.Equal(t, tt.succeeded, deletes, "%s: the user's workload is deleted: %t", tt.name, deletes)
+		assert.Equal(t, tt.foreign, d.State == pb.State_STATE_FAILED && d.Reason == traffic.ReasonRecordInvalid, "%s: %+v", tt.name, d)
 	}
 }
 
@@ -133,14 +128,11 @@ func TestForgedAlias(t *testing.T) {
 	evil.Labels = map[string]string{record.WorkloadLabel: lwstest.VLLM.Name}
 	forged := lwstest.InPhase(t, record.Promoting)
 	rec, err := record.DecodeRecord(forged.Annotations[record.RecordAnnotation])
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	rec.UID, rec.Workload, rec.Release.Phase = evil.UID, lwstest.VLLM.Name, record.HandingOver
 	rec.Release.Successor, rec.Release.Groups = green.Name, 4
 	lwstest.WithRecord(t, evil, *rec)
 	b := newFixture(t, green, evil)
-	if got := b.Caches.Resolve(lwstest.VLLM); got == (types.NamespacedName{Namespace: evil.Namespace, Name: evil.Name}) {
-		t.Errorf("calls for %s reach %s", lwstest.VLLM, got)
-	}
+	got := b.Caches.Resolve(lwstest.VLLM)
+	assert.NotEqual(t, types.NamespacedName{Namespace: evil.Namespace, Name: evil.Name}, got, "calls for %s reach %s", lwstest.VLLM, got)
 }

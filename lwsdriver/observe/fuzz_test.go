@@ -9,6 +9,9 @@ import (
 	"google.golang.org/protobuf/encoding/protojson"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
@@ -21,28 +24,19 @@ func FuzzTrafficAnnotation(f *testing.F) {
 		w.Annotations = map[string]string{record.TrafficAnnotation: value}
 		policy, drain, err := trafficPolicyOn(w)
 		if err != nil {
-			if policy != nil || drivererr.Reason(err) != pb.ErrorReason_ERROR_REASON_RECORD_INVALID {
-				t.Errorf("a policy %v beside %v", policy, err)
-			}
+			assert.True(t, policy == nil && drivererr.Reason(err) == pb.ErrorReason_ERROR_REASON_RECORD_INVALID, "a policy %v beside %v", policy, err)
 			return
 		}
 		if policy == nil {
-			if value != "" {
-				t.Errorf("%q is no policy, and no error says so", value)
-			}
+			assert.Empty(t, value, "%q is no policy, and no error says so", value)
 			return
 		}
 		message := &pb.TrafficPolicy{}
-		if err := protojson.Unmarshal([]byte(value), message); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, protojson.Unmarshal([]byte(value), message))
 		w.Annotations[record.TrafficAnnotation], err = record.EncodeTraffic(message)
-		if err != nil {
-			t.Fatalf("what was read can't be written: %v", err)
-		}
+		require.NoError(t, err, "what was read can't be written")
 		again, drainAgain, err := trafficPolicyOn(w)
-		if err != nil || again == nil || again.StableService != policy.StableService || len(again.Routes) != len(policy.Routes) || drainAgain != drain {
-			t.Errorf("%q reads as %v, and what is written then as %v, %v", value, policy, again, err)
-		}
+		assert.True(t, err == nil && again != nil && again.StableService == policy.StableService && len(again.Routes) == len(policy.Routes) && drainAgain == drain,
+			"%q reads as %v, and what is written then as %v, %v", value, policy, again, err)
 	})
 }

@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/cockroachdb/datadriven"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/cache"
@@ -45,18 +47,14 @@ func (s store) GetIndexer() cache.Indexer { return s.Indexer }
 func (b *groupFixture) put(p *corev1.Pod) {
 	b.t.Helper()
 	v := NewPod(p)
-	if err := b.store.Update(v); err != nil {
-		b.t.Fatal(err)
-	}
+	require.NoError(b.t, b.store.Update(v))
 	b.Invalidate(v.Workload(), v.Group)
 }
 
 func (b *groupFixture) drop(p *corev1.Pod) {
 	b.t.Helper()
 	v := NewPod(p)
-	if err := b.store.Delete(v); err != nil {
-		b.t.Fatal(err)
-	}
+	require.NoError(b.t, b.store.Delete(v))
 	b.Invalidate(v.Workload(), v.Group)
 }
 
@@ -108,9 +106,7 @@ func (b *groupFixture) happen(line, minReady string) string {
 	case "pod":
 		p := b.pod(name, name+" "+rest)
 		if fields != "" {
-			if err := json.Unmarshal([]byte("{"+fields), p); err != nil {
-				b.t.Fatalf("%s: %v", line, err)
-			}
+			require.NoError(b.t, json.Unmarshal([]byte("{"+fields), p), line)
 		}
 		b.put(p)
 	case "drop":
@@ -170,9 +166,7 @@ func (b *groupFixture) pod(name, line string) *corev1.Pod {
 func (b *groupFixture) look(line, minReady string) string {
 	b.t.Helper()
 	shortest, err := time.ParseDuration(minReady)
-	if err != nil {
-		b.t.Fatal(err)
-	}
+	require.NoError(b.t, err)
 	var after time.Duration
 	replicas, size, sizes := 2, 9, map[string]int{}
 	words.Line(b.t, line, func(f *flag.FlagSet) {
@@ -219,9 +213,7 @@ func (b *groupFixture) look(line, minReady string) string {
 // A pod with LWS's name label alone is no group, and the groups keep their numbers.
 func TestPodWithoutGroupIndexIsNoGroup(t *testing.T) {
 	unlabelled := lwstest.Pod("unlabelled", func(p *corev1.Pod) { delete(p.Labels, lws.GroupIndexLabelKey) })
-	if v := NewPod(unlabelled); len(v.groupKeys()) > 0 {
-		t.Errorf("it is indexed as %q", v.groupKeys())
-	}
+	assert.Empty(t, NewPod(unlabelled).groupKeys(), "it is indexed as")
 }
 
 func TestGroupsThatLWSDoesNotNumber(t *testing.T) {
@@ -233,15 +225,11 @@ func TestGroupsThatLWSDoesNotNumber(t *testing.T) {
 		}))
 	}
 	all := b.wanted(3, 1, nil, lwstest.Noon, 0)
-	if len(all) != 3 || all[0].Leader != "vllm-a3b" || all[1].Leader != "vllm-x7f" || !all[1].Ready || all[2].Ready {
-		t.Errorf("groups are %+v", all)
-	}
-	if id := b.unnumbered(lwstest.VLLM); id != "x7f" && id != "a3b" {
-		t.Errorf("%q is reported as the group without a number", id)
-	}
+	assert.True(t, len(all) == 3 && all[0].Leader == "vllm-a3b" && all[1].Leader == "vllm-x7f" && all[1].Ready && !all[2].Ready,
+		"groups are %+v", all)
+	id := b.unnumbered(lwstest.VLLM)
+	assert.False(t, id != "x7f" && id != "a3b", "%q is reported as the group without a number", id)
 	b.drop(lwstest.Pod("vllm-x7f", func(p *corev1.Pod) { p.Labels[lws.GroupIndexLabelKey] = "x7f" }))
 	b.groupsOf(lwstest.VLLM, 3, 1, nil, lwstest.Noon, 0)
-	if n := len(b.sets[lwstest.VLLM].entries); n != 1 {
-		t.Errorf("%d groups are kept: one without a number is never recreated", n)
-	}
+	assert.Len(t, b.sets[lwstest.VLLM].entries, 1, "groups are kept: one without a number is never recreated")
 }

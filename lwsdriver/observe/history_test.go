@@ -10,6 +10,8 @@ import (
 
 	"k8s.io/apimachinery/pkg/runtime"
 
+	"github.com/stretchr/testify/assert"
+
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/lwstest"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
@@ -24,9 +26,8 @@ func TestHistoryOfOthers(t *testing.T) {
 	other := lwstest.HistoryRevision(t, plan.Entry{Revision: "z", Number: 1}, "vllm:2")
 	other.Name, other.Labels[record.StableLabel] = "other", "sglang"
 	b := keptFixture(t, stranger, orphan, other, lwstest.HistoryRevision(t, plan.Entry{Revision: "new", Number: 1}, "vllm:2"))
-	if got := b.kept(); !slices.Equal(got, []string{"1 new vllm:2 "}) {
-		t.Errorf("the history is %q", got)
-	}
+	got := b.kept()
+	assert.True(t, slices.Equal(got, []string{"1 new vllm:2 "}), "the history is %q", got)
 }
 
 // keptFixture is restingFixture that runs.

@@ -13,6 +13,9 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/lwstest"
 )
 
@@ -40,23 +43,17 @@ func TestMemoryPerPod(t *testing.T) {
 			}
 		})
 		v := NewPod(p)
-		if err := b.store.Add(v); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, b.store.Add(v))
 		b.Invalidate(v.Workload(), v.Group)
 	}
 	cached := heap() - before
 	for i := range pods / size / groups {
 		key := types.NamespacedName{Namespace: "inference", Name: fmt.Sprintf("large-language-model-%d", i)}
-		if n := len(b.groupsOf(key, groups, size, nil, lwstest.Noon, 0)); n != groups {
-			t.Fatalf("%d groups of %s", n, key)
-		}
+		require.Len(t, b.groupsOf(key, groups, size, nil, lwstest.Noon, 0), groups, "groups of %s", key)
 	}
 	observed := heap() - before
 	t.Logf("%d pods: %d bytes each, %d once their groups were observed", pods, cached/pods, observed/pods)
-	if observed/pods > maxPerPod {
-		t.Errorf("a pod takes %d bytes of the heap, want at most %d", observed/pods, maxPerPod)
-	}
+	assert.LessOrEqual(t, observed/pods, uint64(maxPerPod), "a pod takes %d bytes of the heap, want at most %d", observed/pods, maxPerPod)
 	runtime.KeepAlive(b)
 }
 

@@ -8,6 +8,9 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/lwstest"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 )
@@ -28,14 +31,8 @@ func TestNotifySignalsAliases(t *testing.T) {
 		}
 	}
 	green := types.NamespacedName{Namespace: lwstest.VLLM.Namespace, Name: "vllm-new"}
-	if !signalled(lwstest.VLLM) || signalled(green) {
-		t.Error("before the handover: want changes of default/vllm only")
-	}
-	if err := b.Caches.Workloads.GetIndexer().Delete(stable); err != nil {
-		t.Fatal(err)
-	}
+	assert.True(t, signalled(lwstest.VLLM) && !signalled(green), "before the handover: want changes of default/vllm only")
+	require.NoError(t, b.Caches.Workloads.GetIndexer().Delete(stable))
 	b.cache(lwstest.HandedOver(t))
-	if !signalled(green) || !signalled(lwstest.VLLM) {
-		t.Error("after the handover: want changes of either object")
-	}
+	assert.True(t, signalled(green) && signalled(lwstest.VLLM), "after the handover: want changes of either object")
 }

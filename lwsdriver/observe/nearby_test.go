@@ -15,6 +15,9 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/client-go/tools/cache"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/lockstep-rollouts/lockstep/plugin/informer"
 )
 
@@ -54,16 +57,12 @@ func TestMemoryOfNearbyObjects(t *testing.T) {
 		before := heap()
 		for i := range objects {
 			o, err := test.transform(test.make(fmt.Sprint(i)))
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			kept = append(kept, o)
 		}
 		each := (heap() - before) / objects
 		t.Logf("%s: %d bytes each", name, each)
-		if each > most {
-			t.Errorf("%s: an object takes %d bytes of the heap, want at most %d", name, each, most)
-		}
+		assert.LessOrEqual(t, each, uint64(most), "%s: an object takes %d bytes of the heap, want at most %d", name, each, most)
 		runtime.KeepAlive(kept)
 	}
 }

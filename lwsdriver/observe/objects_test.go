@@ -14,20 +14,21 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/utils/ptr"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/lwstest"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 )
 
 func TestCanaryClaimsAreDeletedWithIt(t *testing.T) {
 	w := lwstest.StableWorkload()
-	if CanaryTemplate(w, record.Policy{}).PersistentVolumeClaimRetentionPolicy != nil {
-		t.Error("a template without claims got a retention policy, and so a revision of its own")
-	}
+	assert.Nil(t, CanaryTemplate(w, record.Policy{}).PersistentVolumeClaimRetentionPolicy,
+		"a template without claims got a retention policy, and so a revision of its own")
 	w.Spec.LeaderWorkerTemplate.VolumeClaimTemplates = []corev1.PersistentVolumeClaim{{ObjectMeta: metav1.ObjectMeta{Name: "cache"}}}
 	got := CanaryTemplate(w, record.Policy{}).PersistentVolumeClaimRetentionPolicy
-	if got == nil || got.WhenDeleted != appsv1.DeletePersistentVolumeClaimRetentionPolicyType {
-		t.Errorf("retention policy %+v: the canary's claims would be left behind", got)
-	}
+	assert.True(t, got != nil && got.WhenDeleted == appsv1.DeletePersistentVolumeClaimRetentionPolicyType,
+		"retention policy %+v: the canary's claims would be left behind", got)
 }
 
 // The last field manager of a template changed it.
@@ -44,12 +45,10 @@ func TestChangedBy(t *testing.T) {
 		{Manager: "lockstep", Time: at(1), FieldsV1: fields(`{"f:spec":{"f:rolloutStrategy":{}}}`)},
 		{Manager: "none", Time: at(0)},
 	}
-	if got := changedBy(StripWorkload(w)); got != "kubectl-edit" || len(w.ManagedFields) != 1 || w.ManagedFields[0].FieldsV1 != nil {
-		t.Errorf("%q, of %v", got, w.ManagedFields)
-	}
-	if got := changedBy(lwstest.StableWorkload()); got != "" {
-		t.Errorf("%q has changed a template without managers", got)
-	}
+	got := changedBy(StripWorkload(w))
+	assert.True(t, got == "kubectl-edit" && len(w.ManagedFields) == 1 && w.ManagedFields[0].FieldsV1 == nil, "%q, of %v", got, w.ManagedFields)
+	got = changedBy(lwstest.StableWorkload())
+	assert.Empty(t, got, "%q has changed a template without managers", got)
 }
 
 // Who changed the rolling update configuration after Lockstep is known, also of bounds, and of children unless it created them.
@@ -76,9 +75,8 @@ func TestOverwrittenBy(t *testing.T) {
 			bounds := &unstructured.Unstructured{}
 			bounds.SetManagedFields(w.ManagedFields)
 			b := stripBounds(bounds)
-			if got := managerOf(StripWorkload(w), rollingField).Manager; got != tt.want || b.ChangedBy != tt.want {
-				t.Errorf("%q, and %+v", got, b)
-			}
+			got := managerOf(StripWorkload(w), rollingField).Manager
+			assert.True(t, got == tt.want && b.ChangedBy == tt.want, "%q, and %+v", got, b)
 		})
 	}
 }
@@ -90,17 +88,12 @@ func TestRevisionMatchesTemplate(t *testing.T) {
 	cr := lwstest.Revision(t, w, "abc")
 	cr.Revision = 3
 	v := stripRevision(cr)
-	if v.hash != "abc" || v.set != "vllm" || v.owner != w.UID || v.number != 3 {
-		t.Fatalf("view is %+v", v)
-	}
+	require.True(t, v.hash == "abc" && v.set == "vllm" && v.owner == w.UID && v.number == 3, "view is %+v", v)
 	same, err := digestOf(w.Spec.LeaderWorkerTemplate, nil)
-	if err != nil || v.digest != same {
-		t.Errorf("the revision does not match the template that it was made from (%v)", err)
-	}
+	assert.True(t, err == nil && v.digest == same, "the revision does not match the template that it was made from (%v)", err)
 	w.Spec.LeaderWorkerTemplate.WorkerTemplate.Spec.Containers[0].Image = "vllm:3"
-	if other, err := digestOf(w.Spec.LeaderWorkerTemplate, nil); err != nil || v.digest == other {
-		t.Errorf("the revision matches another template (%v)", err)
-	}
+	other, err := digestOf(w.Spec.LeaderWorkerTemplate, nil)
+	assert.True(t, err == nil && v.digest != other, "the revision matches another template (%v)", err)
 }
 
 // After a deletion that orphans, LWS continues to use the revisions of a workload that is recreated, and never owns them again.
@@ -119,9 +112,8 @@ func TestOrphanedRevisionsAreThoseOfTheRecreatedWorkload(t *testing.T) {
 			r := lwstest.Revision(t, w, "a")
 			r.OwnerReferences = tt.owners
 			lwstest.UpdateCache(t, b.Caches.revisions, stripRevision(r))
-			if got := b.Caches.recordedRevisions(w); !slices.Equal(got, tt.want) {
-				t.Errorf("the revisions of the workload are %q, not %q", got, tt.want)
-			}
+			got := b.Caches.recordedRevisions(w)
+			assert.True(t, slices.Equal(got, tt.want), "the revisions of the workload are %q, not %q", got, tt.want)
 		})
 	}
 }

@@ -13,6 +13,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/await"
 	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/fakes"
 
@@ -38,60 +41,48 @@ import (
 func TestInvalidRecordNamesRemedy(t *testing.T) {
 	b := newFixture(t, lwstest.StableWorkload()) // its record is "{}"
 	_, err := b.Observe(lwstest.VLLM)
-	if got := drivererr.Reason(err); got != pb.ErrorReason_ERROR_REASON_RECORD_INVALID {
-		t.Errorf("reason %s, want RECORD_INVALID", got)
-	}
+	got := drivererr.Reason(err)
+	assert.Equal(t, pb.ErrorReason_ERROR_REASON_RECORD_INVALID, got, "reason %s, want RECORD_INVALID", got)
 	lwstest.ErrorContains(t, err, record.RecordAnnotation, "Restore", "remove", "partition 1000000", "Adopt", "Disown")
 	empty := lwstest.StableWorkload()
 	empty.Annotations[record.RecordAnnotation] = ""
-	if _, err := newFixture(t, empty).Observe(lwstest.VLLM); drivererr.Reason(err) != pb.ErrorReason_ERROR_REASON_RECORD_INVALID {
-		t.Errorf("of an empty record: %v", err)
-	}
+	_, err = newFixture(t, empty).Observe(lwstest.VLLM)
+	assert.Equal(t, pb.ErrorReason_ERROR_REASON_RECORD_INVALID, drivererr.Reason(err), "of an empty record: %v", err)
 }
 
 // A recorded deadline is bounded as well: every editor of the workload can write the record.
 func TestRecordedDeadlineIsBounded(t *testing.T) {
 	stable := lwstest.InPhase(t, record.Progressing)
 	rec, err := record.DecodeRecord(stable.Annotations[record.RecordAnnotation])
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	rec.Release.Policy, err = record.EncodePolicy(&pb.ReleasePolicy{
 		Style: pb.Style_STYLE_CANARY, Batches: []string{"100%"}, ProgressDeadline: durationpb.New(1000 * time.Hour),
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	b := newFixture(t, lwstest.WithRecord(t, stable, *rec))
 	b.config.Limits.ProgressDeadline = 24 * time.Hour
-	if got := b.look().Policy.ProgressDeadline; got != 24*time.Hour {
-		t.Errorf("the deadline is %s, want that of the driver", got)
-	}
+	got := b.look().Policy.ProgressDeadline
+	assert.Equal(t, 24*time.Hour, got, "the deadline is %s, want that of the driver", got)
 }
 
 // A record that came with a copied manifest holds the copy, and releases nothing.
 func TestCopiedRecord(t *testing.T) {
 	stable := lwstest.InPhase(t, record.CleaningUp)
 	rec, err := record.DecodeRecord(stable.Annotations[record.RecordAnnotation])
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	for uid, want := range map[types.UID]bool{stable.UID: true, "": true, "other": false} {
 		rec.UID = uid
-		if stable.Annotations[record.RecordAnnotation], err = rec.Encode(); err != nil {
-			t.Fatal(err)
-		}
+		stable.Annotations[record.RecordAnnotation], err = rec.Encode()
+		require.NoError(t, err)
 		s := newFixture(t, stable).look()
-		if s.Record == nil || (s.Record.Release != nil) != want || !record.SameRolling(s.Record.Saved, rec.Saved) {
-			t.Errorf("with UID %q the record is %+v", uid, s.Record)
-		}
+		assert.True(t, s.Record != nil && (s.Record.Release != nil) == want && record.SameRolling(s.Record.Saved, rec.Saved),
+			"with UID %q the record is %+v", uid, s.Record)
 	}
 }
 
 func TestCheckWorkload(t *testing.T) {
-	if err := plan.CheckWorkload(plan.Observation{Key: lwstest.VLLM, Identity: newFixture(t).Caches.identity(lwstest.StableWorkload())}); err != nil {
-		t.Errorf("a user's own: %v", err)
-	}
+	assert.NoError(t, plan.CheckWorkload(plan.Observation{Key: lwstest.VLLM, Identity: newFixture(t).Caches.identity(lwstest.StableWorkload())}),
+		"a user's own")
 	for _, tt := range []struct {
 		name   string
 		change func(*lws.LeaderWorkerSet)
@@ -125,9 +116,8 @@ func TestCheckWorkload(t *testing.T) {
 			w := lwstest.Canary(t, lwstest.StableWorkload())
 			tt.change(w)
 			err := plan.CheckWorkload(plan.Observation{Key: KeyOf(w), Identity: newFixture(t).Caches.identity(w)})
-			if got := drivererr.Reason(err); got != tt.want {
-				t.Errorf("reason %s, want %s", got, tt.want)
-			}
+			got := drivererr.Reason(err)
+			assert.Equal(t, tt.want, got, "reason %s, want %s", got, tt.want)
 			lwstest.ErrorContains(t, err, tt.says...)
 		})
 	}
@@ -164,21 +154,16 @@ func TestCheckAdopts(t *testing.T) {
 				refused = reason
 			}
 		}
-		if refused != tt.want {
-			t.Errorf("%s: %v", name, refused)
-		}
+		assert.Equal(t, tt.want, refused, "%s: %v", name, refused)
 	}
 }
 
 // A look that was under way while the workload went keeps nothing either.
 func TestDigestOfDeletedWorkloadIsForgotten(t *testing.T) {
 	b := newFixture(t)
-	if _, err := b.digest(lwstest.StableWorkload()); err != nil {
-		t.Fatal(err)
-	}
-	if b.remembered() != 0 {
-		t.Error("the digest of a workload that is not there is kept")
-	}
+	_, err := b.digest(lwstest.StableWorkload())
+	require.NoError(t, err)
+	assert.Zero(t, b.remembered(), "the digest of a workload that is not there is kept")
 }
 
 // What was withheld until a cache is filled, or confirmed again, is decided again: of each workload with a record, and of one whose record another client
@@ -202,9 +187,8 @@ func TestFilledCacheConcernsReleases(t *testing.T) {
 		}
 		var changed []types.NamespacedName
 		b.config.Changed = func(key types.NamespacedName) { changed = append(changed, key) }
-		if b.allChanged(); slices.Contains(changed, lwstest.VLLM) != tt.want {
-			t.Errorf("%s: changed are %v", name, changed)
-		}
+		b.allChanged()
+		assert.Equal(t, tt.want, slices.Contains(changed, lwstest.VLLM), "%s: changed are %v", name, changed)
 	}
 }
 
@@ -226,9 +210,7 @@ func TestEmptyCacheFilledLate(t *testing.T) {
 	readable.Store(true)
 	select {
 	case err := <-known:
-		if err != nil {
-			t.Error(err)
-		}
+		assert.NoError(t, err)
 	case <-time.After(await.Patience):
 		t.Error("waiters are not signalled")
 	}
@@ -255,9 +237,8 @@ func TestDeletedWorkloadIsForgotten(t *testing.T) {
 						p.Labels[lws.SetNameLabelKey] = "vllm-new"
 					}
 				})
-				if _, err := pods.Create(t.Context(), pod, metav1.CreateOptions{}); err != nil {
-					t.Fatal(err)
-				}
+				_, err := pods.Create(t.Context(), pod, metav1.CreateOptions{})
+				require.NoError(t, err)
 			}
 			b.eventually("the pods are seen", func() bool { return len(b.Caches.Pods.GetIndexer().List()) == len(names) })
 			b.eventually("what exists is remembered", func() bool { b.look(); return b.remembered() > 0 })
@@ -280,17 +261,13 @@ func TestDeletedWorkloadIsForgotten(t *testing.T) {
 				func() {
 					for _, name := range []string{"vllm", "vllm-new"} {
 						err := b.Sets.Tracker().Delete(lws.GroupVersion.WithResource("leaderworkersets"), lwstest.VLLM.Namespace, name)
-						if err != nil {
-							t.Fatal(err)
-						}
+						require.NoError(t, err)
 					}
 					b.eventually("the workloads are deleted", func() bool { return len(b.Caches.Workloads.GetIndexer().List()) == 0 })
 				},
 				func() {
 					for _, name := range names {
-						if err := pods.Delete(t.Context(), name, metav1.DeleteOptions{}); err != nil {
-							t.Fatal(err)
-						}
+						require.NoError(t, pods.Delete(t.Context(), name, metav1.DeleteOptions{}))
 					}
 					b.eventually("the pods are deleted", func() bool { return len(b.Caches.Pods.GetIndexer().List()) == 0 })
 				},
@@ -321,9 +298,8 @@ func TestObservationHasWallClockOnly(t *testing.T) {
 	t.Parallel()
 	b := newFixture(t, lwstest.InPhase(t, record.Progressing))
 	b.config.Now = time.Now
-	if s := b.look(); s.Now != s.Now.Round(0) {
-		t.Errorf("%v has a reading of the monotonic clock, which is lost in a recording", s.Now)
-	}
+	s := b.look()
+	assert.True(t, s.Now == s.Now.Round(0), "%v has a reading of the monotonic clock, which is lost in a recording", s.Now)
 }
 
 // The caches count as filled only when every group is known: the handler of pods runs after their cache is filled.
@@ -343,14 +319,11 @@ func TestSyncedKnowsGroups(t *testing.T) {
 	b.eventually("the caches of pods, workloads and revisions are filled", func() bool {
 		return b.Caches.Pods.HasSynced() && b.Caches.Workloads.HasSynced() && b.Caches.revisions.HasSynced()
 	})
-	if b.Caches.Synced() {
-		t.Error("filled, although an event is still being handled")
-	}
+	assert.False(t, b.Caches.Synced(), "filled, although an event is still being handled")
 	close(resume)
 	b.eventually("the caches are filled", b.Caches.Synced)
-	if groups := b.look().Stable.Groups; len(groups) != 1 || groups[0].ReadyPods != 2 {
-		t.Errorf("groups %+v", groups)
-	}
+	groups := b.look().Stable.Groups
+	assert.True(t, len(groups) == 1 && groups[0].ReadyPods == 2, "groups %+v", groups)
 }
 
 // An edit that makes an object cease to be a workload's is a change of that workload.
@@ -361,15 +334,12 @@ func TestWorkloadLosesObject(t *testing.T) {
 	}{
 		{"canary", func(t *testing.T, b *fixture, canary *lws.LeaderWorkerSet) {
 			canary.Labels = nil
-			if err := b.Sets.Tracker().Update(lws.GroupVersion.WithResource("leaderworkersets"), canary, canary.Namespace); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, b.Sets.Tracker().Update(lws.GroupVersion.WithResource("leaderworkersets"), canary, canary.Namespace))
 		}},
 		{"group", func(t *testing.T, b *fixture, _ *lws.LeaderWorkerSet) {
 			pod := lwstest.Pod("vllm-1", func(p *corev1.Pod) { p.Labels[lws.SetNameLabelKey] = "other" })
-			if _, err := b.Core.CoreV1().Pods(pod.Namespace).Update(t.Context(), pod, metav1.UpdateOptions{}); err != nil {
-				t.Fatal(err)
-			}
+			_, err := b.Core.CoreV1().Pods(pod.Namespace).Update(t.Context(), pod, metav1.UpdateOptions{})
+			require.NoError(t, err)
 		}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -399,9 +369,7 @@ func TestRecreatedWorkloadIsForgotten(t *testing.T) {
 	b.runSynced()
 	next := w.DeepCopy()
 	next.UID = "recreated"
-	if err := b.Sets.Tracker().Update(lws.GroupVersion.WithResource("leaderworkersets"), next, next.Namespace); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, b.Sets.Tracker().Update(lws.GroupVersion.WithResource("leaderworkersets"), next, next.Namespace))
 	b.eventually("what is remembered of the first is forgotten", forgotten.Load)
 }
 

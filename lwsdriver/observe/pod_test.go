@@ -8,20 +8,18 @@ import (
 	"testing"
 	"unicode/utf8"
 
+	"github.com/stretchr/testify/assert"
+
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/lwstest"
 )
 
 func TestNewPod(t *testing.T) {
 	v := NewPod(lwstest.Pod("vllm-1"))
-	if !v.ready || !v.since.Equal(lwstest.Noon) || !v.leader || v.set != "vllm" || v.Group != "1" || v.Revision != "r1" || v.size != 3 {
-		t.Errorf("leader seen as %+v", v)
-	}
-	if m := v.GetObjectMeta(); m.GetLabels() != nil || m.GetResourceVersion() != "7" || m.GetName() != "vllm-1" {
-		t.Errorf("metadata kept: %+v", m)
-	}
-	if NewPod(lwstest.Pod("vllm-1-2")).leader {
-		t.Error("a worker is seen as leader")
-	}
+	assert.True(t, v.ready && v.since.Equal(lwstest.Noon) && v.leader && v.set == "vllm" && v.Group == "1" && v.Revision == "r1" && v.size == 3,
+		"leader seen as %+v", v)
+	m := v.GetObjectMeta()
+	assert.True(t, m.GetLabels() == nil && m.GetResourceVersion() == "7" && m.GetName() == "vllm-1", "metadata kept: %+v", m)
+	assert.False(t, NewPod(lwstest.Pod("vllm-1-2")).leader, "a worker is seen as leader")
 }
 
 func TestShorten(t *testing.T) {
@@ -38,16 +36,13 @@ func TestShorten(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			got := Shorten(tt.in, tt.limit)
-			if got != tt.want || len(got) > tt.limit || !utf8.ValidString(got) {
-				t.Errorf("%q, want %q in %d bytes", got, tt.want, tt.limit)
-			}
+			assert.True(t, got == tt.want && len(got) <= tt.limit && utf8.ValidString(got), "%q, want %q in %d bytes", got, tt.want, tt.limit)
 		})
 	}
 }
 
 func TestPodMessageIsShort(t *testing.T) {
 	v := NewPod(lwstest.Pod("vllm-1", lwstest.Waiting("ImagePullBackOff", strings.Repeat("é\xff", 1000))))
-	if len(v.message) > maxPodMessage || !utf8.ValidString(v.message) || !strings.HasPrefix(v.message, "container server: ImagePullBackOff") {
-		t.Errorf("the message has %d bytes: %q", len(v.message), v.message)
-	}
+	assert.True(t, len(v.message) <= maxPodMessage && utf8.ValidString(v.message) && strings.HasPrefix(v.message, "container server: ImagePullBackOff"),
+		"the message has %d bytes: %q", len(v.message), v.message)
 }

@@ -18,6 +18,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
+	"github.com/stretchr/testify/assert"
+
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/lwstest"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
@@ -57,9 +59,7 @@ func TestWarmUp(t *testing.T) {
 		s.Policy.WarmUp = probe.WarmUp{Endpoint: probe.Endpoint{Port: 8080, Path: "/"}}
 		shared := s.Added[0].Groups
 		b.readProbes(s)
-		if shared[0].WarmUp != nil {
-			t.Error("the shared groups were changed")
-		}
+		assert.Nil(t, shared[0].WarmUp, "the shared groups were changed")
 		return s.Added[0].Groups[0]
 	}
 	keep := func(names ...string) bool {
@@ -73,13 +73,10 @@ func TestWarmUp(t *testing.T) {
 		t.Error("a driver that only looks asks")
 	}
 	b.config.ReadOnly = false
-	if !keep(leader.Name) || keep(leader.Name) {
-		t.Error("the next observation differs after the first decision that names a leader, and only then")
-	}
+	assert.True(t, keep(leader.Name) && !keep(leader.Name),
+		"the next observation differs after the first decision that names a leader, and only then")
 	g := look()
-	if g.WarmUp == nil || g.WarmUp.Done || g.WarmUp.Message == "" {
-		t.Errorf("a cold group: %+v", g)
-	}
+	assert.False(t, g.WarmUp == nil || g.WarmUp.Done || g.WarmUp.Message == "", "a cold group: %+v", g)
 	http.answer.Store(200)
 	b.eventually("the leader is warm", func() bool { g := look(); return g.WarmUp.Done })
 
@@ -90,9 +87,8 @@ func TestWarmUp(t *testing.T) {
 	asked := http.asked.Load()
 	leader.Labels[record.ServingLabel] = record.Serving
 	b.showPod(leader)
-	if g := look(); !g.Ready || http.asked.Load() != asked {
-		t.Errorf("a leader in service is asked again: %+v", g)
-	}
+	g = look()
+	assert.True(t, g.Ready && http.asked.Load() == asked, "a leader in service is asked again: %+v", g)
 	http.answer.Store(200)
 	delete(leader.Labels, record.ServingLabel)
 	b.showPod(leader)
@@ -102,15 +98,10 @@ func TestWarmUp(t *testing.T) {
 	leader.UID = "next"
 	b.showPod(leader)
 	keep(leader.Name)
-	if g := look(); g.WarmUp.Done {
-		t.Error("another pod is taken for warm")
-	}
-	if !keep() {
-		t.Error("the next observation has no answer once no decision names the leader")
-	}
-	if g := look(); g.WarmUp != nil {
-		t.Errorf("no decision names the leader any more: %+v", g)
-	}
+	assert.False(t, look().WarmUp.Done, "another pod is taken for warm")
+	assert.True(t, keep(), "the next observation has no answer once no decision names the leader")
+	g = look()
+	assert.Nil(t, g.WarmUp, "no decision names the leader any more: %+v", g)
 }
 
 // A drain begins when leaders leave that get no more requests. It begins once, anew when there are more, and not at all when the
@@ -166,12 +157,9 @@ func testDrainSince(t *testing.T) {
 	} {
 		o.Keep(look(step.uid, strings.Fields(step.leaders+" "+step.stays), step.minute), plan.Effects{Drain: strings.Fields(step.leaders)})
 		now, ok := o.asked[lwstest.VLLM]
-		if ok != (step.begun >= 0) || ok && !now.since.Equal(began.Add(time.Duration(step.begun)*time.Minute)) {
-			t.Errorf("step %d, %s: since %v, %t", i, step.reason, now.since, ok)
-		}
+		assert.False(t, ok != (step.begun >= 0) || ok && !now.since.Equal(began.Add(time.Duration(step.begun)*time.Minute)),
+			"step %d, %s: since %v, %t", i, step.reason, now.since, ok)
 	}
 	o.forget(lwstest.VLLM)
-	if len(o.asked) > 0 {
-		t.Error("the drain of a deleted workload is remembered")
-	}
+	assert.Empty(t, o.asked, "the drain of a deleted workload is remembered")
 }

@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 	admissionv1 "k8s.io/api/admissionregistration/v1"
 	autoscalingv2 "k8s.io/api/autoscaling/v2"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -114,9 +116,7 @@ func TestRoleScalers(t *testing.T) {
 	hpa := plan.Autoscaler{Kind: autoscaler.KindHPA, Name: "scale", Targets: true, Directions: both, Max: 4}
 	ofKEDA := scaledObjectOf("llm-prefill", nil)
 	ref := map[string]any{"apiVersion": disaggregated.GroupVersion.String(), "kind": "DisaggregatedSetRoleScaler", "name": "llm-prefill"}
-	if err := unstructured.SetNestedMap(ofKEDA.Object, ref, "spec", "scaleTargetRef"); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, unstructured.SetNestedMap(ofKEDA.Object, ref, "spec", "scaleTargetRef"))
 	for _, test := range []struct {
 		name, reason string
 		objects      []runtime.Object
@@ -166,9 +166,7 @@ func TestRoleScalers(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			core, generic := setsServed(!test.lws9, test.objects...)
 			if test.hpa != nil {
-				if err := core.Tracker().Add(test.hpa); err != nil {
-					t.Fatal(err)
-				}
+				require.NoError(t, core.Tracker().Add(test.hpa))
 			}
 			b := newFixtureOn(t, core, generic, childOf5())
 			b.run()
@@ -179,19 +177,12 @@ func TestRoleScalers(t *testing.T) {
 				return s != nil && done
 			})
 			role := s.Roles[0]
-			if role.Replicas != test.replicas || role.MaxUnavailable != test.replicas/2 || s.Roles[1].Replicas != 2 ||
-				(role.Unsized == "") != (test.unsized == "") || !strings.Contains(role.Unsized, test.unsized) {
-				t.Errorf("the roles are %+v, want %d groups: %s", s.Roles, test.replicas, test.reason)
-			}
-			if diff := cmp.Diff(test.want, s.Autoscalers); diff != "" {
-				t.Errorf("%s (-want +got):\n%s", test.reason, diff)
-			}
-			if by := s.Children[0].Autoscaler; by != test.autoscaled {
-				t.Errorf("%q scales the child, want %q", by, test.autoscaled)
-			}
-			if started := b.Disaggregated.scalers.Started(); started != (test.name != "static") {
-				t.Errorf("the informer of scalers is started: %t", started)
-			}
+			assert.True(t, role.Replicas == test.replicas && role.MaxUnavailable == test.replicas/2 && s.Roles[1].Replicas == 2 && (role.Unsized == "") == (test.unsized == "") && strings.Contains(role.Unsized, test.unsized),
+				"the roles are %+v, want %d groups: %s", s.Roles, test.replicas, test.reason)
+			assert.Empty(t, cmp.Diff(test.want, s.Autoscalers), "%s (-want +got)", test.reason)
+			by := s.Children[0].Autoscaler
+			assert.Equal(t, test.autoscaled, by, "%q scales the child, want %q", by, test.autoscaled)
+			assert.Equal(t, test.name != "static", b.Disaggregated.scalers.Started(), "the informer of scalers is started")
 		})
 	}
 }
@@ -209,9 +200,8 @@ func TestRoleScalerChanges(t *testing.T) {
 	})
 	changed, stop := b.Changes.Subscribe(key)
 	defer stop()
-	if _, err := scaler.Patch(t.Context(), "llm-prefill", types.MergePatchType, []byte(`{"spec":{"replicas":3}}`), metav1.PatchOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	_, err := scaler.Patch(t.Context(), "llm-prefill", types.MergePatchType, []byte(`{"spec":{"replicas":3}}`), metav1.PatchOptions{})
+	require.NoError(t, err)
 	<-changed
 	b.eventually("the new number", func() bool {
 		s, err := b.Observe(key)
@@ -221,8 +211,7 @@ func TestRoleScalerChanges(t *testing.T) {
 	case <-changed: // another event of the scaler
 	default:
 	}
-	if _, err := core.AutoscalingV2().HorizontalPodAutoscalers(lwstest.VLLM.Namespace).Create(t.Context(), lwstest.HPA("", ofRole), metav1.CreateOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	_, err = core.AutoscalingV2().HorizontalPodAutoscalers(lwstest.VLLM.Namespace).Create(t.Context(), lwstest.HPA("", ofRole), metav1.CreateOptions{})
+	require.NoError(t, err)
 	<-changed
 }

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/stretchr/testify/assert"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
@@ -58,9 +59,7 @@ func TestGroupMarks(t *testing.T) {
 			for _, p := range tt.pods {
 				b.put(p)
 			}
-			if diff := cmp.Diff(tt.want, b.wanted(2, 9, nil, lwstest.Noon, 0)[1].Rollouts); diff != "" {
-				t.Errorf("%s (-want +got):\n%s", tt.reason, diff)
-			}
+			assert.Empty(t, cmp.Diff(tt.want, b.wanted(2, 9, nil, lwstest.Noon, 0)[1].Rollouts), "%s (-want +got)", tt.reason)
 		})
 	}
 }

@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -41,26 +43,18 @@ func TestBoundsAreReadAsWritten(t *testing.T) {
 		},
 	} {
 		object, err := BoundsFor(set, want, "{}")
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		raw, err := object.MarshalJSON() // as the API server returns it
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		read := &unstructured.Unstructured{}
-		if err := read.UnmarshalJSON(raw); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, read.UnmarshalJSON(raw))
 		got := stripBounds(read)
-		if diff := cmp.Diff(want, got.Bounds); diff != "" || got.Problem != "" || !metav1.IsControlledBy(got, set) {
-			t.Errorf("%+v differs: %s", got, diff)
-		}
+		diff := cmp.Diff(want, got.Bounds)
+		assert.True(t, diff == "" && got.Problem == "" && metav1.IsControlledBy(got, set), "%+v differs: %s", got, diff)
 	}
 	broken := &unstructured.Unstructured{Object: map[string]any{"spec": map[string]any{"stable": "a", "min": "none"}}}
-	if got := stripBounds(broken); got.Problem == "" {
-		t.Errorf("%+v has no problem", got)
-	}
+	got := stripBounds(broken)
+	assert.NotEmpty(t, got.Problem, "%+v has no problem", got)
 }
 
 // A Scale has no labels, so the policy of scales takes its name for that of a child. The sets that could name a child so are known, but for its own.
@@ -83,18 +77,16 @@ func TestSetsByName(t *testing.T) {
 		for _, key := range namesakeSets(w) {
 			found += " " + RefOf(key).GetName()
 		}
-		if found = strings.TrimSpace(found); found != want {
-			t.Errorf("%s: %q, want %q", name, found, want)
-		}
+		found = strings.TrimSpace(found)
+		assert.Equal(t, want, found, name)
 	}
 	set := &Set{ObjectMeta: metav1.ObjectMeta{Namespace: "serving", Name: "llm-1", UID: "1"}}
 	child := &lws.LeaderWorkerSet{ObjectMeta: metav1.ObjectMeta{
 		Namespace: "serving", Name: "llm-1-0123abcd-prefill", Labels: map[string]string{disaggregated.SetNameLabelKey: "llm-1"},
 		OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(set, disaggregated.GroupVersion.WithKind(KindSet))},
 	}}
-	if keys := namesakeSets(child); len(keys) != 1 || RefOf(keys[0]).GetName() != "llm" {
-		t.Errorf("a child of llm-1 may be one of %v, too", keys)
-	}
+	keys := namesakeSets(child)
+	assert.True(t, len(keys) == 1 && RefOf(keys[0]).GetName() == "llm", "a child of llm-1 may be one of %v, too", keys)
 }
 
 // Only a policy whose failures deny, and a binding that denies, hold children within bounds.
@@ -116,9 +108,7 @@ func TestDenyingPolicies(t *testing.T) {
 		}, false},
 		{"binding that audits", map[string]any{"validationActions": []any{"Audit"}}, false},
 	} {
-		if got := deniesRequests(&unstructured.Unstructured{Object: map[string]any{"spec": tt.spec}}); got != tt.want {
-			t.Errorf("%s: denies %t, want %t", tt.name, got, tt.want)
-		}
+		assert.Equal(t, tt.want, deniesRequests(&unstructured.Unstructured{Object: map[string]any{"spec": tt.spec}}), "%s: denies", tt.name)
 	}
 }
 
@@ -133,21 +123,18 @@ func TestChildrenTemplate(t *testing.T) {
 	child := preflight.NewRole(set, spec, nil).Workload
 	s := &Snapshot{Set: set, AddedObjects: map[string]*lws.LeaderWorkerSet{child.Name: child}}
 	s.Roles, s.Children = set.Roles, []plan.Child{{Name: child.Name, Role: "prefill", Revision: set.Revision}}
-	if got, err := s.ChildrenTemplate(set.Revision); err != nil || !SameTemplate(got, set.Template()) {
-		t.Errorf("%v, %v", got, err)
-	}
+	got, err := s.ChildrenTemplate(set.Revision)
+	assert.True(t, err == nil && SameTemplate(got, set.Template()), "%v, %v", got, err)
 	// LWS replaces the label app.
 	set.Specs[0].Spec.LeaderWorkerTemplate.WorkerTemplate.Labels["app"] = "model"
 	set.Revision = rolesRevision(set.Template())
 	child.Spec.LeaderWorkerTemplate.WorkerTemplate.Labels["app"] = "llm-prefill"
 	s.Children[0].Revision = set.Revision
-	if got, err := s.ChildrenTemplate(set.Revision); err != nil || !SameTemplate(got, set.Template()) {
-		t.Errorf("with a label app: %v, %v", got, err)
-	}
+	got, err = s.ChildrenTemplate(set.Revision)
+	assert.True(t, err == nil && SameTemplate(got, set.Template()), "with a label app: %v, %v", got, err)
 	child.Spec.LeaderWorkerTemplate.WorkerTemplate.Spec.Containers[0].Image = "other"
-	if got, err := s.ChildrenTemplate(set.Revision); err == nil {
-		t.Errorf("%v is the template of another revision", got)
-	}
+	got, err = s.ChildrenTemplate(set.Revision)
+	assert.Error(t, err, "%v is the template of another revision", got)
 }
 
 // LWS v0.10.0 gives new pods another label app than v0.9.0. A Service that selects by it is named before a release empties it.
@@ -165,14 +152,10 @@ func TestAppLabelOfNewPods(t *testing.T) {
 		{"made by v0.9.0", "", map[string]string{"app": "llm-prefill"}, ""},
 	} {
 		object := &unstructured.Unstructured{}
-		if err := object.UnmarshalJSON([]byte(`{"apiVersion":"disaggregatedset.x-k8s.io/v1","kind":"DisaggregatedSet","metadata":{"name":"llm","namespace":"serving"},
-			"spec":{` + tt.spec + `"roles":[{"name":"prefill","spec":{"replicas":2,"leaderWorkerTemplate":{"size":2,"workerTemplate":{"spec":{"containers":[{"name":"server"}]}}}}}]}}`)); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, object.UnmarshalJSON([]byte(`{"apiVersion":"disaggregatedset.x-k8s.io/v1","kind":"DisaggregatedSet","metadata":{"name":"llm","namespace":"serving"},
+			"spec":{`+tt.spec+`"roles":[{"name":"prefill","spec":{"replicas":2,"leaderWorkerTemplate":{"size":2,"workerTemplate":{"spec":{"containers":[{"name":"server"}]}}}}}]}}`)))
 		set, err := stripSet(object)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		child := &lws.LeaderWorkerSet{ObjectMeta: metav1.ObjectMeta{Namespace: "serving", Name: "llm-" + set.Revision + "-prefill", Labels: tt.labels}}
 		s := &Snapshot{Set: set, StableObject: set.View, AddedObjects: map[string]*lws.LeaderWorkerSet{child.Name: child}}
 		s.Roles, s.Slices, s.Children = set.Roles, set.Slices, []plan.Child{{Name: child.Name, Role: "prefill", Revision: set.Revision, Replicas: 2}}
@@ -188,9 +171,7 @@ func TestAppLabelOfNewPods(t *testing.T) {
 				found += f.GetMessage()
 			}
 		}
-		if (found != "") != (tt.want != "") || !strings.Contains(found, tt.want) {
-			t.Errorf("%s: preflight finds %q", tt.name, found)
-		}
+		assert.True(t, (found != "") == (tt.want != "") && strings.Contains(found, tt.want), "%s: preflight finds %q", tt.name, found)
 	}
 }
 
@@ -210,9 +191,7 @@ func TestSetupFollowsUnits(t *testing.T) {
 		{"units of the template before", &plan.Bounds{Stable: "a", Update: "b", Units: 1}, "b"},
 	} {
 		s.Bounds = tt.bounds
-		if got := setupOf(s).CanaryPin[disaggregated.RevisionLabelKey]; got != tt.want {
-			t.Errorf("%s: the canary Service selects revision %q, want %q", tt.name, got, tt.want)
-		}
+		assert.Equal(t, tt.want, setupOf(s).CanaryPin[disaggregated.RevisionLabelKey], "%s: the canary Service selects revision", tt.name)
 	}
 	if s.Record = nil; setupOf(s).StablePin[disaggregated.RevisionLabelKey] != "a" {
 		t.Error("another client has deleted the record, and the stable Service does not select the revision in the bounds")
@@ -229,9 +208,7 @@ func TestEntryRole(t *testing.T) {
 	}
 	began := func(phase record.Phase) *unstructured.Unstructured {
 		raw, err := record.EncodePolicy(policy)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		release := &record.Release{ID: "r1", Policy: raw, StableRevision: "a", UpdateRevision: "b", Phase: phase, StartedAt: lwstest.Noon, PhaseAt: lwstest.Noon, EntryRole: "decode"}
 		set := llm("Static")
 		set.SetAnnotations(lwstest.WithRecord(t, lwstest.StableWorkload(), record.Record{UID: "set", Saved: record.Native(record.Hold()), Release: release}).Annotations)
@@ -267,15 +244,11 @@ func TestEntryRole(t *testing.T) {
 				if err == nil {
 					_, err = generic.Resource(BoundsResource).Namespace(key.Namespace).Create(t.Context(), bounds, metav1.CreateOptions{})
 				}
-				if err != nil {
-					t.Fatal(err)
-				}
+				require.NoError(t, err)
 			}
-			if err := core.Tracker().Add(&corev1.Service{
+			require.NoError(t, core.Tracker().Add(&corev1.Service{
 				ObjectMeta: metav1.ObjectMeta{Namespace: lwstest.VLLM.Namespace, Name: service}, Spec: corev1.ServiceSpec{Selector: test.selector},
-			}); err != nil {
-				t.Fatal(err)
-			}
+			}))
 			b := newFixtureOn(t, core, generic)
 			b.run()
 			b.Nearby.Start()
@@ -298,9 +271,8 @@ func TestEntryRole(t *testing.T) {
 			if test.name != "in flight" {
 				return
 			}
-			if _, err := generic.Resource(SetsResource).Namespace(key.Namespace).Update(t.Context(), llm("Static"), metav1.UpdateOptions{}); err != nil {
-				t.Fatal(err)
-			}
+			_, err := generic.Resource(SetsResource).Namespace(key.Namespace).Update(t.Context(), llm("Static"), metav1.UpdateOptions{})
+			require.NoError(t, err)
 			b.eventually("the record is gone", func() bool {
 				s, _ = b.Observe(key)
 				return s.Record == nil
@@ -318,9 +290,7 @@ func TestKindsInstalledLate(t *testing.T) {
 	if err == nil {
 		_, err = generic.Resource(BoundsResource).Namespace(key.Namespace).Create(t.Context(), bounds, metav1.CreateOptions{})
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	var installed atomic.Bool
 	var looked atomic.Int32
 	fakes.React(&core.Fake, "get", "resource", func(clienttesting.Action) (bool, runtime.Object, error) {

@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
+
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
 )
 
@@ -26,13 +28,10 @@ func TestSkewedKubelet(t *testing.T) {
 		}
 		at(-10*time.Second, false)
 		for _, seconds := range []time.Duration{1, 30, 49} {
-			if g := at(seconds*time.Second, true); !g.FirstReady.IsZero() {
-				t.Errorf("skew %s: available after %d s", skew, seconds)
-			}
+			assert.True(t, at(seconds*time.Second, true).FirstReady.IsZero(), "skew %s: available after %d s", skew, seconds)
 		}
-		if g := at(62*time.Second, true); g.FirstReady.IsZero() {
-			t.Errorf("skew %s: not available after 62 s: ready since %s", skew, g.ReadySince)
-		}
+		g := at(62*time.Second, true)
+		assert.False(t, g.FirstReady.IsZero(), "skew %s: not available after 62 s: ready since %s", skew, g.ReadySince)
 	}
 }
 

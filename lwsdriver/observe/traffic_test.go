@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
@@ -33,29 +35,19 @@ func TestCarried(t *testing.T) {
 			got = append(got, key.String())
 		}
 		slices.Sort(got)
-		if got = slices.Compact(got); !slices.Equal(got, want) {
-			t.Errorf("%s: %v, want %v", what, got, want)
-		}
+		got = slices.Compact(got)
+		assert.True(t, slices.Equal(got, want), "%s: %v, want %v", what, got, want)
 	}
 	is("record and canary", "default/vllm")
-	if n := len(b.workloadsRoutedBy("default", traffic.KindService, "vllm-canary")); n == 0 {
-		t.Error("no workload has the canary Service")
-	}
-	if n := len(b.workloadsRoutedBy("default", traffic.KindService, "another")); n > 0 {
-		t.Error("a workload has another's Service")
-	}
-	if n := len(b.workloadsRoutedBy("", traffic.KindHTTPRoute, "")); n < 2 {
-		t.Errorf("%d are signalled when the cache of routes is filled, want all", n)
-	}
+	assert.NotEmpty(t, b.workloadsRoutedBy("default", traffic.KindService, "vllm-canary"), "no workload has the canary Service")
+	assert.Empty(t, b.workloadsRoutedBy("default", traffic.KindService, "another"), "a workload has another's Service")
+	n := len(b.workloadsRoutedBy("", traffic.KindHTTPRoute, ""))
+	assert.GreaterOrEqual(t, n, 2, "%d are signalled when the cache of routes is filled, want all", n)
 	b.cache(lwstest.Unrecorded())
 	is("canary alone", "default/vllm")
-	if err := b.Caches.Workloads.GetIndexer().Delete(stable); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, b.Caches.Workloads.GetIndexer().Delete(stable))
 	is("orphan", "default/vllm")
-	if err := b.Caches.Workloads.GetIndexer().Delete(b.canary); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, b.Caches.Workloads.GetIndexer().Delete(b.canary))
 	is("nothing")
 }
 
@@ -66,12 +58,8 @@ func TestAddedPolicyWithoutFinalizer(t *testing.T) {
 	canary.Annotations[record.TrafficAnnotation] = `{"stableService": "vllm", "httpRoutes": ["llm"]}`
 	canary.Finalizers, canary.DeletionTimestamp = []string{metav1.FinalizerDeleteDependents}, ptr.To(metav1.NewTime(lwstest.Noon))
 	s, err := newFixture(t, stable, canary).Observe(lwstest.VLLM)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if s.Setup == nil || s.Setup.Canary != canary.Name {
-		t.Errorf("traffic %+v, want that of %s", s.Setup, canary.Name)
-	}
+	require.NoError(t, err)
+	assert.True(t, s.Setup != nil && s.Setup.Canary == canary.Name, "traffic %+v, want that of %s", s.Setup, canary.Name)
 }
 
 // The policy on a canary counts only without a record.
@@ -96,9 +84,7 @@ func TestAddedPolicy(t *testing.T) {
 			canary.Annotations[record.TrafficAnnotation] = tc.annotation
 			b := newFixture(t, tc.stable, canary)
 			s, err := b.Observe(lwstest.VLLM)
-			if (err != nil) != tc.bad {
-				t.Fatalf("%s: %v", tc.reason, err)
-			}
+			require.Equal(t, tc.bad, err != nil, "%s: %v", tc.reason, err)
 			if tc.bad {
 				lwstest.ErrorContains(t, err, record.TrafficAnnotation, canary.Name)
 				return
@@ -107,12 +93,8 @@ func TestAddedPolicy(t *testing.T) {
 			if s.Setup != nil {
 				got = s.Setup.Policy.StableService
 			}
-			if got != tc.want || (s.Traffic != nil) != (tc.want != "") {
-				t.Errorf("%s: Service %q, want %q", tc.reason, got, tc.want)
-			}
-			if tc.name == "no record" && s.Policy.Drain.Period == 0 {
-				t.Error("the drain is forgotten")
-			}
+			assert.True(t, got == tc.want && (s.Traffic != nil) == (tc.want != ""), "%s: Service %q, want %q", tc.reason, got, tc.want)
+			assert.False(t, tc.name == "no record" && s.Policy.Drain.Period == 0, "the drain is forgotten")
 		})
 	}
 }
@@ -124,23 +106,18 @@ func TestSharedRoutes(t *testing.T) {
 	other := lwstest.RoutedPhase(t, record.Progressing, nil)
 	other.Name, other.UID = "other", "other"
 	b := newFixture(t, stable, other)
-	if got := b.sharedRoutes(lwstest.VLLM, routes); !slices.Equal(got, routes) {
-		t.Errorf("shared %v", got)
-	}
+	got := b.sharedRoutes(lwstest.VLLM, routes)
+	assert.True(t, slices.Equal(got, routes), "shared %v", got)
 	for _, phase := range []record.Phase{record.Promoted, record.CleaningUp, record.Nothing} {
 		ended := lwstest.RoutedPhase(t, phase, nil)
 		ended.Name, ended.UID = "other", "other"
 		b.cache(ended)
-		if got := b.sharedRoutes(lwstest.VLLM, routes); len(got) > 0 {
-			t.Errorf("%s: shared %v", phase, got)
-		}
+		assert.Empty(t, b.sharedRoutes(lwstest.VLLM, routes), "%s: shared", phase)
 	}
 	rec := recordOf(other)
 	rec.UID = stable.UID
 	b.cache(lwstest.WithRecord(t, other, *rec))
-	if got := b.sharedRoutes(lwstest.VLLM, routes); len(got) > 0 {
-		t.Errorf("a copy: shared %v", got)
-	}
+	assert.Empty(t, b.sharedRoutes(lwstest.VLLM, routes), "a copy: shared")
 }
 
 // The two Services distinguish the groups by revision. A leader's name does not, so the updated ones are listed.
@@ -158,20 +135,12 @@ func TestSetupInPlace(t *testing.T) {
 			b := newFixture(t, lwstest.RoutedInPlace(t, tc.change))
 			b.showGroups("old", "old", "new", "new")
 			got := b.look().Setup
-			if got == nil || !got.InPlace() {
-				t.Fatalf("%s setup %+v", tc.reason, got)
-			}
+			require.True(t, got != nil && got.InPlace(), "%s setup %+v", tc.reason, got)
 			pins := map[string]string{lws.SetNameLabelKey: "vllm", lws.RevisionKey: tc.stable}
-			if diff := cmp.Diff(pins, got.StablePin); diff != "" {
-				t.Errorf("%s stable (-want +got):\n%s", tc.reason, diff)
-			}
+			assert.Empty(t, cmp.Diff(pins, got.StablePin), "%s stable (-want +got)", tc.reason)
 			pins[lws.RevisionKey], pins[record.ServingLabel] = tc.canary, record.Serving
-			if diff := cmp.Diff(pins, got.CanaryPin); diff != "" {
-				t.Errorf("%s canary (-want +got):\n%s", tc.reason, diff)
-			}
-			if diff := cmp.Diff(tc.updated, got.Updated); diff != "" {
-				t.Errorf("%s updated (-want +got):\n%s", tc.reason, diff)
-			}
+			assert.Empty(t, cmp.Diff(pins, got.CanaryPin), "%s canary (-want +got)", tc.reason)
+			assert.Empty(t, cmp.Diff(tc.updated, got.Updated), "%s updated (-want +got)", tc.reason)
 		})
 	}
 }
@@ -180,37 +149,27 @@ func TestSetupInPlace(t *testing.T) {
 func TestPolicyInPlaceOutlivesRecord(t *testing.T) {
 	b := newFixture(t, lwstest.RoutedInPlace(t, lwstest.Unchanged))
 	b.showGroups("old", "new")
-	if s := b.look(); s.Traffic == nil {
-		t.Fatal("the release routes nothing")
-	}
+	require.NotNil(t, b.look().Traffic, "the release routes nothing")
 	b.cache(lwstest.Unrecorded())
 	s := b.look()
-	if s.Setup == nil || s.Setup.Policy.StableService != "vllm" || !s.Setup.InPlace() {
-		t.Errorf("the record is removed: setup %+v", s.Setup)
-	}
-	if d := plan.Requests(s.Observation); !cmp.Equal(d, traffic.Desired{}) {
-		t.Errorf("requests without a record: %+v", d)
-	}
-	if kept := b.policyOf(lwstest.VLLM); kept == nil || kept.of != "stable" {
-		t.Errorf("kept for a workload that is being deleted: %+v", kept)
-	}
+	assert.True(t, s.Setup != nil && s.Setup.Policy.StableService == "vllm" && s.Setup.InPlace(), "the record is removed: setup %+v", s.Setup)
+	d := plan.Requests(s.Observation)
+	assert.True(t, cmp.Equal(d, traffic.Desired{}), "requests without a record: %+v", d)
+	kept := b.policyOf(lwstest.VLLM)
+	assert.True(t, kept != nil && kept.of == "stable", "kept for a workload that is being deleted: %+v", kept)
 	b.cache(lwstest.RoutedInPlace(t, withoutTraffic(t)))
-	if s := b.look(); s.Setup == nil || !s.Setup.InPlace() {
-		t.Errorf("the policy is edited out of the record: setup %+v", s.Setup)
-	}
+	s = b.look()
+	assert.True(t, s.Setup != nil && s.Setup.InPlace(), "the policy is edited out of the record: setup %+v", s.Setup)
 	b.cache(lwstest.RoutedInPlace(t, func(r *record.Release) { withoutTraffic(t)(r); r.ID = "r2" }))
-	if s := b.look(); s.Setup != nil {
-		t.Errorf("the next release routes nothing: setup %+v", s.Setup)
-	}
+	s = b.look()
+	assert.Nil(t, s.Setup, "the next release routes nothing: setup %+v", s.Setup)
 	b.cache(lwstest.InPhase(t, record.Progressing))
-	if b.look(); b.policyOf(lwstest.VLLM) != nil {
-		t.Error("the policy of an earlier release is kept beside the next")
-	}
+	b.look()
+	assert.Nil(t, b.policyOf(lwstest.VLLM), "the policy of an earlier release is kept beside the next")
 
 	another := newFixture(t, lwstest.Unrecorded())
-	if s := another.look(); s.Setup != nil {
-		t.Errorf("a driver that never saw it: %+v", s.Setup)
-	}
+	s = another.look()
+	assert.Nil(t, s.Setup, "a driver that never saw it: %+v", s.Setup)
 }
 
 // showGroups shows a leader for each revision, as groups 0, 1 and so on.
@@ -229,12 +188,9 @@ func withoutTraffic(t *testing.T) func(*record.Release) {
 	return func(r *record.Release) {
 		t.Helper()
 		policy, err := r.PolicyMessage()
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		policy.Traffic = nil
-		if r.Policy, err = record.EncodePolicy(policy); err != nil {
-			t.Fatal(err)
-		}
+		r.Policy, err = record.EncodePolicy(policy)
+		require.NoError(t, err)
 	}
 }

@@ -8,6 +8,9 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 )
 
@@ -42,9 +45,7 @@ func TestWritesOfAbort(t *testing.T) {
 			for _, moment := range moments {
 				s := moment.next
 				abort, err := s.step(s.observe(), "host aborts")
-				if err != nil {
-					t.Fatal(err)
-				}
+				require.NoError(t, err)
 				if abort == nil {
 					continue // none has begun, or it is promoted
 				}
@@ -59,9 +60,7 @@ func TestWritesOfAbort(t *testing.T) {
 					}
 				}
 			}
-			if !slices.Equal(most, tt.want) {
-				t.Errorf("at most %d writes, want %d", most, tt.want)
-			}
+			assert.True(t, slices.Equal(most, tt.want), "at most %d writes, want %d", most, tt.want)
 		})
 	}
 }
@@ -83,9 +82,7 @@ func (s roleState) untilReturned(t *testing.T, eager bool) (writes []string, rem
 	for !s.returned(all) {
 		removed = max(removed, all-s.units(1))
 		write, err := s.decides(s.observe(), driver)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		step := s.own()
 		switch {
 		case write != nil && (eager || step == nil):

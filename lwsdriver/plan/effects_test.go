@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/stretchr/testify/assert"
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
@@ -41,25 +42,16 @@ func TestColdGroups(t *testing.T) {
 		var got []string
 		for i, g := range judged.Added[0].Groups {
 			got = append(got, g.Reason)
-			if g.Ready == (g.Reason != "") || !g.Ready && !g.FirstReady.IsZero() {
-				t.Errorf("%s: group %+v", tc.name, g)
-			}
-			if !before[i].Ready {
-				t.Errorf("%s: the shared groups are changed", tc.name)
-			}
+			assert.False(t, g.Ready == (g.Reason != "") || !g.Ready && !g.FirstReady.IsZero(), "%s: group %+v", tc.name, g)
+			assert.True(t, before[i].Ready, "%s: the shared groups are changed", tc.name)
 		}
-		if diff := cmp.Diff(tc.want, got); diff != "" {
-			t.Errorf("%s (-want +got):\n%s", tc.name, diff)
-		}
+		assert.Empty(t, cmp.Diff(tc.want, got), "%s (-want +got)", tc.name)
 		for _, g := range judged.Stable.Groups {
-			if !g.Ready {
-				t.Errorf("%s: a group of the stable revision is cold: %+v", tc.name, g)
-			}
+			assert.True(t, g.Ready, "%s: a group of the stable revision is cold: %+v", tc.name, g)
 		}
 	}
-	if g := Judge(o).Added[0].Groups[2]; g.Message != "it waits for a 2xx response" || g.Pod != g.Leader {
-		t.Errorf("a cold group does not say what it waits for: %+v", g)
-	}
+	g := Judge(o).Added[0].Groups[2]
+	assert.True(t, g.Message == "it waits for a 2xx response" && g.Pod == g.Leader, "a cold group does not say what it waits for: %+v", g)
 }
 
 // The loop's decision names the leaders to ask, whatever it writes or waits for.
@@ -72,9 +64,7 @@ func TestEffects(t *testing.T) {
 	o.Policy.WarmUp, o.Policy.Drain = probe.WarmUp{Timeout: time.Minute}, probe.Drain{Period: time.Minute}
 	leaders := leadersOf(o.Added[0].Groups)
 	d := reconcile(o)
-	if diff := cmp.Diff(Effects{WarmUp: leaders, Drain: leaders}, d.Effects); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
-	}
+	assert.Empty(t, cmp.Diff(Effects{WarmUp: leaders, Drain: leaders}, d.Effects), "(-want +got)")
 	broken := o
 	broken.Added = slices.Clone(o.Added)
 	broken.Added[0].Groups = slices.Clone(o.Added[0].Groups)
@@ -82,15 +72,11 @@ func TestEffects(t *testing.T) {
 	if got := reconcile(broken).Effects.WarmUp; slices.Contains(got, leaders[1]) || len(got) != len(leaders)-1 {
 		t.Errorf("asked are %v: the warm-up of a group that broke is kept", got)
 	}
-	if d.Action != nil || d.Reason != ReasonDraining {
-		t.Errorf("leaders that were not asked are removed: %v, %s", d.Action, d.Reason)
-	}
+	assert.True(t, d.Action == nil && d.Reason == ReasonDraining, "leaders that were not asked are removed: %v, %s", d.Action, d.Reason)
 	o.Drain = &Drain{leaders[:2], Answer{Done: true}}
-	if d := reconcile(o); d.Action != nil {
-		t.Errorf("a leader that was not asked is removed: %v", d.Action)
-	}
+	d = reconcile(o)
+	assert.True(t, d.Action == nil, "a leader that was not asked is removed: %v", d.Action)
 	o.Drain.Leaders = leaders
-	if d := reconcile(o); d.Action == nil {
-		t.Errorf("nothing follows once they have finished: %s, %s", d.Reason, d.Message)
-	}
+	d = reconcile(o)
+	assert.True(t, d.Action != nil, "nothing follows once they have finished: %s, %s", d.Reason, d.Message)
 }

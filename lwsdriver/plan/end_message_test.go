@@ -6,6 +6,8 @@ package plan
 import (
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 )
 
@@ -26,8 +28,7 @@ func TestEndMessageOfAnotherEnd(t *testing.T) {
 	} {
 		o := Observation{Now: noon, Record: &record.Record{Release: &record.Release{Phase: tt.from, EndedBy: "jo", EndMessage: "good enough"}}}
 		r := withRelease(o, func(r *record.Release) { r.Phase = tt.to }).Release
-		if kept := r.EndedBy == "jo" && r.EndMessage == "good enough"; kept != tt.kept || !kept && r.EndedBy+r.EndMessage != "" {
-			t.Errorf("%s: ended by %q: %q", name, r.EndedBy, r.EndMessage)
-		}
+		kept := r.EndedBy == "jo" && r.EndMessage == "good enough"
+		assert.False(t, kept != tt.kept || !kept && r.EndedBy+r.EndMessage != "", "%s: ended by %q: %q", name, r.EndedBy, r.EndMessage)
 	}
 }

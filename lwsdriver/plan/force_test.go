@@ -10,6 +10,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 )
 
@@ -39,25 +42,19 @@ func TestForceIsRecordedOnce(t *testing.T) {
 	if r := force(fresh); r == nil || r.Phase != record.RollingBack || !r.Force || !slices.Equal(r.GivenUp, []int{1}) {
 		t.Errorf("a new rollback: %+v", r)
 	}
-	if d, err := Decide(running, RollBack{ReleaseID: "r-1"}); err != nil || d.Action != nil {
-		t.Errorf("without force: %+v, %v", d.Action, err)
-	}
+	d, err := Decide(running, RollBack{ReleaseID: "r-1"})
+	assert.True(t, err == nil && d.Action == nil, "without force: %+v, %v", d.Action, err)
 	r := force(running)
-	if r == nil || !slices.Equal(r.GivenUp, []int{1}) || !r.PhaseAt.Equal(began) {
-		t.Fatalf("a running rollback: %+v", r)
-	}
+	require.True(t, r != nil && slices.Equal(r.GivenUp, []int{1}) && r.PhaseAt.Equal(began), "a running rollback: %+v", r)
 	running.Record.Release = r
-	if again := force(running); again != nil {
-		t.Errorf("repeated: %+v", again)
-	}
+	again := force(running)
+	assert.Nil(t, again, "repeated: %+v", again)
 	running.Stable.Groups[0].Ready, running.Stable.Groups[0].LostAt = false, noon
-	if now := force(running); now != nil {
-		t.Errorf("a group that the rollback may have restarted is given up: %+v", now)
-	}
+	now := force(running)
+	assert.Nil(t, now, "a group that the rollback may have restarted is given up: %+v", now)
 	running.Now = noon.Add(time.Hour)
-	if later := force(running); later == nil || !slices.Equal(later.GivenUp, []int{0, 1}) {
-		t.Errorf("another group is lost for the deadline: %+v", later)
-	}
+	later := force(running)
+	assert.True(t, later != nil && slices.Equal(later.GivenUp, []int{0, 1}), "another group is lost for the deadline: %+v", later)
 	running.Stable.Replicas = math.MaxInt32
 	if many := force(running); many == nil || len(many.GivenUp) != record.MaxGivenUp {
 		t.Errorf("more groups are missing than a record has room for: %+v", many)
@@ -67,9 +64,8 @@ func TestForceIsRecordedOnce(t *testing.T) {
 	over := observed(t, `workload vllm replicas=1 revision=B hold
 record phase=CleaningUp stable=A update=B
 groups 0 revision=A ready=1h`)
-	if late := force(over); late != nil {
-		t.Errorf("a rollback that is over: %+v", late)
-	}
+	late := force(over)
+	assert.Nil(t, late, "a rollback that is over: %+v", late)
 }
 
 // With force the invariant still allows one group more than the given-up ones, and no group at the stable revision.
@@ -78,20 +74,12 @@ func TestForceIsBounded(t *testing.T) {
 	restart := func(leader string) error {
 		return checkDecision(o, nil, Decision{Action: RestartGroup{Leader: leader}})
 	}
-	if restart("vllm-3") == nil {
-		t.Error("a group that serves is restarted past maxUnavailable without force")
-	}
+	assert.Error(t, restart("vllm-3"), "a group that serves is restarted past maxUnavailable without force")
 	o.recordForce(o.Record.Release)
-	if err := restart("vllm-3"); err != nil {
-		t.Error(err)
-	}
+	assert.NoError(t, restart("vllm-3"))
 	for _, leader := range []string{"vllm-0", "vllm-1"} {
-		if restart(leader) == nil {
-			t.Errorf("%s, at the stable revision, is restarted", leader)
-		}
+		assert.Error(t, restart(leader), "%s, at the stable revision, is restarted", leader)
 	}
 	o.Stable.Groups[2].Ready, o.Stable.Groups[2].LostAt = false, noon
-	if restart("vllm-3") == nil {
-		t.Error("a second group is restarted beyond the broken one")
-	}
+	assert.Error(t, restart("vllm-3"), "a second group is restarted beyond the broken one")
 }

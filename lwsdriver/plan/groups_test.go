@@ -7,6 +7,8 @@ import (
 	"math"
 	"slices"
 	"testing"
+
+	"github.com/stretchr/testify/assert"
 )
 
 func TestWantedYieldsRunsOfMissingGroups(t *testing.T) {
@@ -28,13 +30,9 @@ func TestWantedYieldsRunsOfMissingGroups(t *testing.T) {
 		for g, n := range w.Wanted(tt.from) {
 			got = append(got, [2]int{g.Index, n})
 		}
-		if !slices.Equal(got, tt.want) {
-			t.Errorf("from %d: %v, want %v", tt.from, got, tt.want)
-		}
+		assert.True(t, slices.Equal(got, tt.want), "from %d: %v, want %v", tt.from, got, tt.want)
 	}
-	if !w.hasSurge() {
-		t.Error("the group at the index of replicas is no surge group")
-	}
+	assert.True(t, w.hasSurge(), "the group at the index of replicas is no surge group")
 }
 
 // A missing group of a DisaggregatedSet is named by its child, if that exists.
@@ -42,8 +40,7 @@ func TestMissingGroupOfChild(t *testing.T) {
 	t.Parallel()
 	w := Workload{Name: "llm", Replicas: 4, Parts: []Part{{"llm-0-a-prefill", 2}, {"", 1}, {"llm-2-a-prefill", 1}}}
 	for index, want := range []string{"llm-0-a-prefill-0", "llm-0-a-prefill-1", "llm-2", "llm-2-a-prefill-0", "llm-4"} {
-		if g := w.missingGroup(index); g.Leader != want || g.Pod != want || g.Index != index {
-			t.Errorf("group %d: %+v, want %s", index, g, want)
-		}
+		g := w.missingGroup(index)
+		assert.True(t, g.Leader == want && g.Pod == want && g.Index == index, "group %d: %+v, want %s", index, g, want)
 	}
 }

@@ -9,6 +9,9 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
@@ -60,9 +63,7 @@ func TestReleaseEndsWithOutcome(t *testing.T) {
 			t.Errorf("%s waits for a history that can't be written", name)
 		}
 		o.HistoryUnread, o.History[1].Outcome = false, Promoted
-		if err := refusal(o, intent); err != nil {
-			t.Errorf("%s after the outcome was saved: %v", name, err)
-		}
+		assert.NoError(t, refusal(o, intent), "%s after the outcome was saved", name)
 	}
 }
 
@@ -75,13 +76,11 @@ func TestReleaseIDReturns(t *testing.T) {
 		Entry{Revision: "c", Number: 2, At: ago("2h"), Release: "q", Outcome: Promoted, Ended: ago("2h")},
 	))
 	save, ok := reconcile(o).Action.(SaveRevision)
-	if e := save.Entry; !ok || e.Revision != "b" || e.Number != 3 || e.Outcome != "" || !e.At.Equal(ago("1h")) {
-		t.Fatalf("saved %+v", e)
-	}
+	e := save.Entry
+	require.True(t, ok && e.Revision == "b" && e.Number == 3 && e.Outcome == "" && e.At.Equal(ago("1h")), "saved %+v", e)
 	o.History[0] = save.Entry
-	if d := reconcile(o); d.Action != nil {
-		t.Errorf("once it is saved: %v", d.Action)
-	}
+	d := reconcile(o)
+	assert.True(t, d.Action == nil, "once it is saved: %v", d.Action)
 }
 
 // From 0 groups LeaderWorkerSet starts the template in the spec: an undo restores the one before, and a release accepts the new one.
@@ -112,13 +111,9 @@ func refusal(o Observation, i Intent) error {
 func TestHistoryKeepsRevisionsInUse(t *testing.T) {
 	o := held("a", "b", released("r1", record.Progressing, "b", "a"))
 	for _, revision := range []string{"a", "b"} {
-		if checkDecision(o, nil, Decision{Action: DeleteRevision{revision}}) == nil {
-			t.Errorf("revision %s may be dropped", revision)
-		}
+		assert.Error(t, checkDecision(o, nil, Decision{Action: DeleteRevision{revision}}), "revision %s may be dropped", revision)
 	}
-	if err := checkDecision(o, nil, Decision{Action: DeleteRevision{"c"}}); err != nil {
-		t.Error(err)
-	}
+	assert.NoError(t, checkDecision(o, nil, Decision{Action: DeleteRevision{"c"}}))
 }
 
 // No child waits for the history, whose writes may be refused. A DisaggregatedSet that nothing bounds yet is bounded before its template is
@@ -128,13 +123,11 @@ func TestHistoryOfRoles(t *testing.T) {
 	o := rolesObservation(1, 1)
 	o.Bounds = withUpdate(o, "new", 3)
 	o.formUnits()
-	if d := inRoles(o, Decision{Action: DeleteRevision{Revision: "older"}}); d.Action != (ScaleChild{Name: "llm-new-prefill", Replicas: 3}) {
-		t.Errorf("the first write is %v", d.Action)
-	}
+	d := inRoles(o, Decision{Action: DeleteRevision{Revision: "older"}})
+	assert.True(t, d.Action == (ScaleChild{Name: "llm-new-prefill", Replicas: 3}), "the first write is %v", d.Action)
 	o.Bounds = withUpdate(o, "new", 1)
-	if d := inRoles(o, Decision{Action: DeleteRevision{Revision: "older"}}); d.Action != (DeleteRevision{Revision: "older"}) {
-		t.Errorf("with the children as they are meant, the write is %v", d.Action)
-	}
+	d = inRoles(o, Decision{Action: DeleteRevision{Revision: "older"}})
+	assert.True(t, d.Action == (DeleteRevision{Revision: "older"}), "with the children as they are meant, the write is %v", d.Action)
 
 	o = rolesObservation(0, 0)
 	o.Bounds, o.Record, o.Stable.Recorded = nil, nil, []string{"old"}
@@ -143,9 +136,7 @@ func TestHistoryOfRoles(t *testing.T) {
 		u := o
 		u.formUnits()
 		d, err := Decide(u, Undo{Revision: "old"})
-		if err != nil || reflect.TypeOf(d.Action) != reflect.TypeOf(want) {
-			t.Fatalf("%v, %v, want a %T", d.Action, err, want)
-		}
+		require.True(t, err == nil && reflect.TypeOf(d.Action) == reflect.TypeOf(want), "%v, %v, want a %T", d.Action, err, want)
 		if b, ok := d.Action.(SetBounds); ok {
 			o.Bounds = &b.Bounds
 		}

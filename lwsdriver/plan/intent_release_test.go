@@ -9,6 +9,9 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
@@ -55,19 +58,13 @@ func TestUpgradeOnce(t *testing.T) {
 			for i, groups := range []string{"50%", "50%", "25%", "75%", "75%"} {
 				o.Now = noon.Add(time.Duration(i+1) * time.Second)
 				action := write(t, o, groups)
-				if again := i != 0 && i != 3; again != (action == nil) {
-					t.Fatalf("%s: request %d for %s writes %v", tt.reason, i, groups, action)
-				}
+				require.Equal(t, action == nil, i != 0 && i != 3, "%s: request %d for %s writes %v", tt.reason, i, groups, action)
 				switch a := action.(type) {
 				case ScaleCanary:
-					if !tt.scales {
-						t.Errorf("%s: %v", tt.reason, a)
-					}
+					assert.True(t, tt.scales, "%s: %v", tt.reason, a)
 					o.Added[0].Target, o.Added[0].Replicas = a.Target, a.Replicas
 				case SetStable:
-					if tt.scales {
-						t.Errorf("%s: %v", tt.reason, a)
-					}
+					assert.False(t, tt.scales, "%s: %v", tt.reason, a)
 					o.Record = &a.Record
 				}
 			}
@@ -81,13 +78,11 @@ func TestRecordedTargetTakesEffect(t *testing.T) {
 	o := midRelease()
 	o.Policy.Style, o.Policy.ProgressDeadline = pb.Style_STYLE_CANARY, time.Hour
 	o.Record.Release.Target = &record.Target{Groups: "50%", At: noon.Add(time.Second)}
-	if a := write(t, o, "50%"); a != nil {
-		t.Errorf("it is written again: %v", a)
-	}
+	a := write(t, o, "50%")
+	assert.True(t, a == nil, "it is written again: %v", a)
 	d, err := Decide(o, nil)
-	if scale, ok := d.Action.(ScaleCanary); err != nil || !ok || scale.Replicas != 4 {
-		t.Errorf("writes %v, %v; want 4 groups", d.Action, err)
-	}
+	scale, ok := d.Action.(ScaleCanary)
+	assert.True(t, err == nil && ok && scale.Replicas == 4, "writes %v, %v; want 4 groups", d.Action, err)
 }
 
 // TestTargetOfSlowClock checks that a target counts although the clock of the driver that wrote the last one is ahead.
@@ -95,9 +90,7 @@ func TestTargetOfSlowClock(t *testing.T) {
 	o := midRelease()
 	o.Added[0].Deleting, o.Added[0].Target.At = true, noon.Add(time.Minute)
 	set, ok := write(t, o, "50%").(SetStable)
-	if !ok {
-		t.Fatal("the target is not recorded")
-	}
+	require.True(t, ok, "the target is not recorded")
 	if o.Record = &set.Record; o.Target().Groups != "50%" {
 		t.Errorf("the target is %+v", o.Target())
 	}
@@ -150,12 +143,9 @@ func TestFinalizeChecksRevision(t *testing.T) {
 			o.Policy.Style, o.Policy.Adopt = pb.Style_STYLE_BLUE_GREEN, test.adopts
 			o.Stable = Workload{Name: "vllm", Replicas: 4, Size: 2, Revision: test.template, Rolling: record.Hold()}
 			d, err := Decide(o, test.intent(test.revision))
-			if got := drivererr.Reason(err); got != test.want || err != nil && test.want == none {
-				t.Errorf("%s: error is %v, want reason %v", test.reason, err, test.want)
-			}
-			if (d.Action != nil) != test.writes {
-				t.Errorf("%s: action is %v, want one: %t", test.reason, d.Action, test.writes)
-			}
+			assert.False(t, drivererr.Reason(err) != test.want || err != nil && test.want == none,
+				"%s: error is %v, want reason %v", test.reason, err, test.want)
+			assert.Equal(t, test.writes, d.Action != nil, "%s: action is %v, want one: %t", test.reason, d.Action, test.writes)
 		})
 	}
 }
@@ -173,9 +163,8 @@ func TestBeginWaitsForGroupsOfEarlierWorkload(t *testing.T) {
 			o := observed(t, "workload vllm replicas=2 revision=B "+tt.workload+"\ngroups 0-1 revision=A terminating reason=Terminating lost=1s")
 			o.Record = nil
 			_, err := Decide(o, Begin{ReleaseID: "r1", Policy: &pb.ReleasePolicy{Style: pb.Style_STYLE_CANARY, Batches: []string{"100%"}}})
-			if got := drivererr.Reason(err); got != tt.want {
-				t.Errorf("%v, not %v: %v", got, tt.want, err)
-			}
+			got := drivererr.Reason(err)
+			assert.Equal(t, tt.want, got, "%v, not %v: %v", got, tt.want, err)
 		})
 	}
 }

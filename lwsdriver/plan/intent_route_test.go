@@ -6,6 +6,8 @@ package plan
 import (
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	"github.com/lockstep-rollouts/lockstep/traffic"
 )
@@ -31,11 +33,7 @@ func TestVerificationFollowsGroups(t *testing.T) {
 		{name: "none", o: some, weight: 0, share: 50, want: ReasonFollowsGroups, blocked: true},
 	} {
 		v := Verification{Reason: tc.reason, Message: tc.reason}.followGroups(tc.o, tc.weight)
-		if v.Verified != tc.verified || v.Reason != tc.want || v.Blocked != tc.blocked || v.Weight != tc.share {
-			t.Errorf("%s: %+v", tc.name, v)
-		}
-		if (v.Message == "") != tc.verified {
-			t.Errorf("%s: message %q", tc.name, v.Message)
-		}
+		assert.True(t, v.Verified == tc.verified && v.Reason == tc.want && v.Blocked == tc.blocked && v.Weight == tc.share, "%s: %+v", tc.name, v)
+		assert.Equal(t, tc.verified, v.Message == "", "%s: message %q", tc.name, v.Message)
 	}
 }

@@ -10,6 +10,9 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/utils/ptr"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
@@ -40,9 +43,8 @@ func TestAdoptedSavesNoHold(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			o := holding(tt.found)
-			if got := NewRecord(o).Saved; !record.SameRolling(got, tt.want) {
-				t.Errorf("%s: saved %+v, want %+v", tt.reason, got, tt.want)
-			}
+			got := NewRecord(o).Saved
+			assert.True(t, record.SameRolling(got, tt.want), "%s: saved %+v, want %+v", tt.reason, got, tt.want)
 			if got := foundHeld(o); (len(got) > 0) != tt.warns {
 				t.Errorf("warnings %v, want some: %t", got, tt.warns)
 			}
@@ -50,9 +52,8 @@ func TestAdoptedSavesNoHold(t *testing.T) {
 	}
 	o := holding(record.Hold())
 	o.Record = &record.Record{Saved: settings(2, "2", "2")}
-	if got := NewRecord(o); !record.SameRolling(got.Saved, o.Record.Saved) || len(foundHeld(o)) > 0 {
-		t.Errorf("an existing record became %+v", got)
-	}
+	got := NewRecord(o)
+	assert.True(t, record.SameRolling(got.Saved, o.Record.Saved) && len(foundHeld(o)) == 0, "an existing record became %+v", got)
 }
 
 func TestCheckRestoreRolling(t *testing.T) {
@@ -76,19 +77,14 @@ func TestCheckRestoreRolling(t *testing.T) {
 			o.Stable.Replicas = tt.replicas
 			o.Record = &record.Record{Saved: tt.saved}
 			err := checkRestoreRolling(o, Saved(o))
-			if (err == nil) != tt.ok {
-				t.Fatalf("%s: %v", tt.reason, err)
-			}
+			require.Equal(t, tt.ok, err == nil, "%s: %v", tt.reason, err)
 			if err == nil {
 				return
 			}
-			if got := drivererr.Reason(err); got != pb.ErrorReason_ERROR_REASON_REJECTED {
-				t.Errorf("reason %s, want REJECTED", got)
-			}
+			got := drivererr.Reason(err)
+			assert.Equal(t, pb.ErrorReason_ERROR_REASON_REJECTED, got, "reason %s, want REJECTED", got)
 			for _, want := range []string{"25%", "3 groups", "maxUnavailable", "maxSurge", "Scale it up", "Disown again"} {
-				if !strings.Contains(err.Error(), want) {
-					t.Errorf("%v does not say %q", err, want)
-				}
+				assert.ErrorContains(t, err, want)
 			}
 		})
 	}
@@ -135,9 +131,8 @@ record phase=RollingBack stable=A update=B since=1m set=hold
 groups 0-2 revision=A ready=2h
 `+tt.more)
 			d, err := Decide(o, Disown{})
-			if _, accepted := d.Action.(RemoveRecord); accepted != tt.accepted || accepted == (err != nil) {
-				t.Errorf("%v, %v", d.Action, err)
-			}
+			_, accepted := d.Action.(RemoveRecord)
+			assert.True(t, accepted == tt.accepted && accepted != (err != nil), "%v, %v", d.Action, err)
 			if promised := strings.Contains(reconcile(o).Message, "or disown"); promised != tt.accepted {
 				t.Errorf("the message is %q", reconcile(o).Message)
 			}

@@ -6,6 +6,8 @@ package plan
 import (
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
@@ -76,9 +78,8 @@ func TestCheckDecision(t *testing.T) {
 	}
 	for _, tc := range tests {
 		t.Run(tc.name, func(t *testing.T) {
-			if err := checkDecision(tc.o, nil, Decision{Action: tc.a}); (err != nil) != tc.bad {
-				t.Errorf("%s\nerror %v, want one: %t", tc.reason, err, tc.bad)
-			}
+			err := checkDecision(tc.o, nil, Decision{Action: tc.a})
+			assert.Equal(t, tc.bad, err != nil, "%s\nerror %v, want one: %t", tc.reason, err, tc.bad)
 		})
 	}
 }
@@ -90,16 +91,12 @@ func TestImpossibleObservation(t *testing.T) {
 		"added to itself":   {Stable: Workload{Name: "vllm", Size: 1}, Added: []Workload{{Name: "vllm"}}},
 	} {
 		d := reconcile(o)
-		if d.Action != nil || d.State != pb.State_STATE_FAILED || d.Reason != ReasonInvariantViolation {
-			t.Errorf("%s: %+v", name, d)
-		}
+		assert.True(t, d.Action == nil && d.State == pb.State_STATE_FAILED && d.Reason == ReasonInvariantViolation, "%s: %+v", name, d)
 	}
 }
 
 func TestSupports(t *testing.T) {
 	for value, name := range pb.Style_name {
-		if got, want := Supports(pb.Style(value)), value != 0; got != want {
-			t.Errorf("Supports(%s) = %t", name, got)
-		}
+		assert.Equal(t, value != 0, Supports(pb.Style(value)), "Supports(%s)", name)
 	}
 }

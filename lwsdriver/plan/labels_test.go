@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 )
 
@@ -34,8 +36,6 @@ func TestMark(t *testing.T) {
 		for i := range tt.replicas {
 			got = append(got, o.rolloutOf(Group{Index: i}, i).Batch)
 		}
-		if fmt.Sprint(got) != tt.want {
-			t.Errorf("%d groups in batches %v: %v, want %s", tt.replicas, tt.batches, got, tt.want)
-		}
+		assert.Equal(t, tt.want, fmt.Sprint(got), "%d groups in batches %v: %v", tt.replicas, tt.batches, got)
 	}
 }

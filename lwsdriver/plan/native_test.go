@@ -6,6 +6,8 @@ package plan
 import (
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
@@ -43,8 +45,6 @@ func TestTolerated(t *testing.T) {
 		unavailable    string
 		replicas, want int
 	}{{"1", 4, 1}, {"2", 4, 2}, {"50%", 5, 2}, {"0", 4, 1}, {"10%", 4, 1}, {"100%", 4, 4}, {"1", 0, 1}} {
-		if got := Tolerated(rollingOf(0, tt.unavailable, "1"), tt.replicas); got != tt.want {
-			t.Errorf("%s of %d: %d, want %d", tt.unavailable, tt.replicas, got, tt.want)
-		}
+		assert.Equal(t, tt.want, Tolerated(rollingOf(0, tt.unavailable, "1"), tt.replicas), "%s of %d", tt.unavailable, tt.replicas)
 	}
 }

@@ -9,6 +9,8 @@ import (
 
 	"k8s.io/utils/ptr"
 
+	"github.com/stretchr/testify/assert"
+
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
@@ -27,18 +29,13 @@ groups 0 revision=B ready=1m`)
 		"begin": Begin{ReleaseID: "r-2", Policy: &pb.ReleasePolicy{}}, "weight": Route{ReleaseID: "r-1", Weight: ptr.To(10)},
 	} {
 		_, err := Decide(o, i)
-		if drivererr.Reason(err) != pb.ErrorReason_ERROR_REASON_NEWER_DRIVER || !strings.Contains(err.Error(), "lockstep abort") {
-			t.Errorf("%s: %v", name, err)
-		}
+		assert.True(t, drivererr.Reason(err) == pb.ErrorReason_ERROR_REASON_NEWER_DRIVER && strings.Contains(err.Error(), "lockstep abort"),
+			"%s: %v", name, err)
 	}
 	d, err := Decide(o, RollBack{ReleaseID: "r-1"})
 	a, ok := d.Action.(SetStable)
-	if err != nil || !ok || a.Record.Release.Phase != record.CleaningUp || a.Record.Version != 2 {
-		t.Errorf("rollback: %v, %+v", err, d.Action)
-	}
-	if err := checkDecision(o, nil, Decision{Action: ScaleCanary{Name: "vllm-b", Replicas: 0}}); err == nil {
-		t.Error("the loop may carry it on")
-	}
+	assert.True(t, err == nil && ok && a.Record.Release.Phase == record.CleaningUp && a.Record.Version == 2, "rollback: %v, %+v", err, d.Action)
+	assert.Error(t, checkDecision(o, nil, Decision{Action: ScaleCanary{Name: "vllm-b", Replicas: 0}}), "the loop may carry it on")
 }
 
 // Once it is rolled back, the workload can be given up, which removes the record, but not released under the old driver.
@@ -47,12 +44,9 @@ func TestNewerRecordIsDisowned(t *testing.T) {
 record version=2 phase=CleaningUp stable=A update=B
 newer version
 groups 0-3 revision=A ready=1h`)
-	if _, err := Decide(o, Begin{ReleaseID: "r-2", Policy: &pb.ReleasePolicy{}}); drivererr.Reason(err) != pb.ErrorReason_ERROR_REASON_NEWER_DRIVER ||
-		!strings.Contains(err.Error(), "disown") {
-		t.Errorf("begin: %v", err)
-	}
+	_, err := Decide(o, Begin{ReleaseID: "r-2", Policy: &pb.ReleasePolicy{}})
+	assert.True(t, drivererr.Reason(err) == pb.ErrorReason_ERROR_REASON_NEWER_DRIVER && strings.Contains(err.Error(), "disown"), "begin: %v", err)
 	d, err := Decide(o, Disown{})
-	if _, ok := d.Action.(RemoveRecord); err != nil || !ok {
-		t.Errorf("disown: %v, %+v", err, d.Action)
-	}
+	_, ok := d.Action.(RemoveRecord)
+	assert.True(t, err == nil && ok, "disown: %v, %+v", err, d.Action)
 }

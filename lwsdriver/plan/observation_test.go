@@ -6,6 +6,8 @@ package plan
 import (
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
@@ -33,9 +35,7 @@ func TestInFlightUntilRestored(t *testing.T) {
 		{"it can't be restored", func(p record.Phase) Observation { o := at(routing{}, p); o.Traffic = damaged; return o }, false},
 	} {
 		for _, phase := range []record.Phase{record.Promoted, record.CleaningUp, record.Nothing} {
-			if got := InFlight(tc.at(phase)); got != tc.want {
-				t.Errorf("%s, %s: %t", tc.name, phase, got)
-			}
+			assert.Equal(t, tc.want, InFlight(tc.at(phase)), "%s, %s", tc.name, phase)
 		}
 	}
 }
@@ -59,9 +59,7 @@ func TestNextReleaseWaitsForCaches(t *testing.T) {
 		}
 		o.Traffic = routing{unread: true}.observe(o)
 		_, err := (Begin{ReleaseID: "r2"}).alreadyBegun(o)
-		if drivererr.Reason(err) != tc.want {
-			t.Errorf("%s with %d added: %v", tc.phase, tc.added, err)
-		}
+		assert.Equal(t, tc.want, drivererr.Reason(err), "%s with %d added: %v", tc.phase, tc.added, err)
 		if in := drivererr.Metadata(err); tc.want == pb.ErrorReason_ERROR_REASON_RELEASE_IN_PROGRESS && (in["release_id"] != "r1" || in["owner"] != "argo-rollouts/default/vllm") {
 			t.Errorf("%s: metadata %v", tc.phase, in)
 		}

@@ -13,6 +13,9 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 )
 
 // allowedImports are the imports of a pure planner: none of them reaches a cluster, a clock, a log or another goroutine.
@@ -48,23 +51,17 @@ var clockless = []string{"Duration", "Time", "Nanosecond", "Microsecond", "Milli
 func sources(t *testing.T) (*token.FileSet, []*ast.File) {
 	t.Helper()
 	entries, err := os.ReadDir(".")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	set, files := token.NewFileSet(), []*ast.File{}
 	for _, e := range entries {
 		if !strings.HasSuffix(e.Name(), ".go") || strings.HasSuffix(e.Name(), "_test.go") {
 			continue
 		}
 		file, err := parser.ParseFile(set, e.Name(), nil, parser.SkipObjectResolution)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		files = append(files, file)
 	}
-	if len(files) == 0 {
-		t.Fatal("no files")
-	}
+	require.NotEmpty(t, files, "no files")
 	return set, files
 }
 
@@ -74,9 +71,7 @@ func TestPlanIsPure(t *testing.T) {
 		clock := "" // the name under which the file knows package time
 		for _, spec := range file.Imports {
 			path, err := strconv.Unquote(spec.Path.Value)
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			if !slices.Contains(allowedImports, path) {
 				t.Errorf("%s imports %s: the planner depends on its arguments only", set.Position(spec.Pos()), path)
 			}
@@ -122,9 +117,7 @@ func TestReasons(t *testing.T) {
 					continue
 				}
 				value, err := strconv.Unquote(lit.Value)
-				if err != nil {
-					t.Fatal(err)
-				}
+				require.NoError(t, err)
 				if !camelCase.MatchString(value) {
 					t.Errorf("%s: %s is %q, which is not CamelCase", set.Position(name.Pos()), name.Name, value)
 				}
@@ -136,7 +129,5 @@ func TestReasons(t *testing.T) {
 			return true
 		})
 	}
-	if len(names) < 20 {
-		t.Errorf("only %d reasons found: the test no longer sees them", len(names))
-	}
+	assert.GreaterOrEqual(t, len(names), 20, "only %d reasons found: the test no longer sees them", len(names))
 }

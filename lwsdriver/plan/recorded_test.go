@@ -20,6 +20,9 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 )
 
 // recordings are files with observations of the real controllers, written by the end-to-end suites: by default the ones in testdata, or the
@@ -34,9 +37,7 @@ var lossesOf = map[string]int{"canary-budget-counts-groups": 1}
 // user write is taken from the recording; what the controllers keep for themselves is guessed in every way.
 func TestRecordingsArePaths(t *testing.T) {
 	files, err := filepath.Glob(*recordings)
-	if err != nil || len(files) == 0 {
-		t.Fatalf("no recordings: %v", err)
-	}
+	require.True(t, err == nil && len(files) != 0, "no recordings: %v", err)
 	kept := flag.Lookup("recordings").DefValue == *recordings
 	for _, file := range files {
 		name, _, _ := strings.Cut(filepath.Base(file), ".jsonl")
@@ -51,9 +52,8 @@ func TestRecordingsArePaths(t *testing.T) {
 				followed, losses = followed+len(set.sights), losses+lost
 			}
 			t.Logf("%d observations, %d ready groups lost", followed, losses)
-			if kept && (losses != lossesOf[name] || followed == 0) {
-				t.Errorf("of %d observations, %d ready groups were lost for no reason that the model has, want %d", followed, losses, lossesOf[name])
-			}
+			assert.False(t, kept && (losses != lossesOf[name] || followed == 0),
+				"of %d observations, %d ready groups were lost for no reason that the model has, want %d", followed, losses, lossesOf[name])
 		})
 	}
 }
@@ -102,9 +102,7 @@ func recordedSets(t *testing.T, path string) (sets []*history) {
 		}
 		entries = append(entries, e)
 	}
-	if err := lines.Err(); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, lines.Err())
 	// Decisions made at the same time are not written in the order of their observations.
 	slices.SortStableFunc(entries, func(a, b entry) int {
 		return cmp.Or(a.driver-b.driver, a.Observation.Now.Compare(b.Observation.Now))

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/cockroachdb/datadriven"
+	"github.com/stretchr/testify/assert"
 	"k8s.io/utils/ptr"
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
@@ -46,9 +47,7 @@ func TestRenderingIsRaisedFirst(t *testing.T) {
 			d.Fatalf(t, "the older driver carries on: %s", describe(o, now))
 		}
 	})
-	if raised < 20 {
-		t.Errorf("only %d scenarios carry a release on", raised)
-	}
+	assert.GreaterOrEqual(t, raised, 20, "only %d scenarios carry a release on", raised)
 }
 
 func renderedBy(t *testing.T, driver, release string) Observation {
@@ -70,15 +69,13 @@ func TestNewerRenderingIsOnlyRolledBack(t *testing.T) {
 		"begin": Begin{ReleaseID: "r-2", Policy: &pb.ReleasePolicy{}},
 	} {
 		_, err := Decide(o, i)
-		if drivererr.Reason(err) != pb.ErrorReason_ERROR_REASON_NEWER_DRIVER || !strings.Contains(err.Error(), "rendering version 2 (this driver has 1)") {
-			t.Errorf("%s: %v", name, err)
-		}
+		assert.True(t, drivererr.Reason(err) == pb.ErrorReason_ERROR_REASON_NEWER_DRIVER && strings.Contains(err.Error(), "rendering version 2 (this driver has 1)"),
+			"%s: %v", name, err)
 	}
 	d, err := Decide(o, RollBack{ReleaseID: "r-1"})
 	a, ok := d.Action.(SetStable)
-	if err != nil || !ok || a.Record.Release.Phase != record.CleaningUp || a.Record.Release.Rendering != 2 {
-		t.Errorf("rollback: %v, %+v", err, d.Action)
-	}
+	assert.True(t, err == nil && ok && a.Record.Release.Phase == record.CleaningUp && a.Record.Release.Rendering == 2,
+		"rollback: %v, %+v", err, d.Action)
 }
 
 // A request of a driver with a newer rendering version raises it in the write that records the request; the target of a batch
@@ -104,16 +101,12 @@ func TestRequestsRaiseTheRendering(t *testing.T) {
 		}
 		next := o
 		next.Record = &a.Record
-		if d := reconcile(next); d.Action == nil || d.Action.String() != "scale vllm-b to 2 groups" {
-			t.Errorf("after the target is recorded: %v", d.Action)
-		}
+		d = reconcile(next)
+		assert.True(t, d.Action != nil && d.Action.String() == "scale vllm-b to 2 groups", "after the target is recorded: %v", d.Action)
 	}
-	if o.Record.Release.Rendering != 1 {
-		t.Error("the observation was changed")
-	}
-	if err := checkDecision(o, nil, Decision{Action: RepairCanary{Name: "vllm-b"}}); err == nil {
-		t.Error("a write before the rendering version is raised is not refused")
-	}
+	assert.Equal(t, 1, o.Record.Release.Rendering, "the observation was changed")
+	assert.Error(t, checkDecision(o, nil, Decision{Action: RepairCanary{Name: "vllm-b"}}),
+		"a write before the rendering version is raised is not refused")
 }
 
 func TestBeginRecordsTheRendering(t *testing.T) {
@@ -122,7 +115,6 @@ workload vllm replicas=4 revision=B recorded=A,B hold
 record phase=Promoted stable=0 update=A rendering=5
 groups 0-3 revision=A ready=1h`)
 	d, err := Decide(o, Begin{ReleaseID: "r-2", Policy: &pb.ReleasePolicy{Style: pb.Style_STYLE_CANARY}})
-	if a, ok := d.Action.(SetStable); err != nil || !ok || a.Record.Release.Rendering != 3 {
-		t.Errorf("%v, %+v", err, d.Action)
-	}
+	a, ok := d.Action.(SetStable)
+	assert.True(t, err == nil && ok && a.Record.Release.Rendering == 3, "%v, %+v", err, d.Action)
 }

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/autoscaler"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
@@ -63,23 +65,20 @@ func TestRoleAutoscalerHeld(t *testing.T) {
 		if tt.change != nil {
 			tt.change(&tt.o)
 		}
-		if d := reconcile(Judge(tt.o)); d.Action != tt.want {
-			t.Errorf("%s: %v (%s %s), want %v", tt.name, d.Action, d.Reason, d.Message, tt.want)
-		}
+		d := reconcile(Judge(tt.o))
+		assert.True(t, d.Action == tt.want, "%s: %v (%s %s), want %v", tt.name, d.Action, d.Reason, d.Message, tt.want)
 	}
 
 	begun := scaledRoles(0, record.Promoted, canary, autoscaler.HoldNone)
-	if warnings := (Begin{Policy: &pb.ReleasePolicy{Style: canary}}).Warnings(Judge(begun)); len(warnings) != 1 || warnings[0].GetCode() != "AutoscalerHeld" ||
-		!strings.Contains(warnings[0].GetMessage(), "HorizontalPodAutoscaler prefill scales DisaggregatedSet") {
-		t.Errorf("the warnings are %v", warnings)
-	}
+	warnings := (Begin{Policy: &pb.ReleasePolicy{Style: canary}}).Warnings(Judge(begun))
+	assert.True(t, len(warnings) == 1 && warnings[0].GetCode() == "AutoscalerHeld" && strings.Contains(warnings[0].GetMessage(), "HorizontalPodAutoscaler prefill scales DisaggregatedSet"),
+		"the warnings are %v", warnings)
 	o := scaledRoles(4, record.HandingOver, canary, autoscaler.HoldAll)
 	o.Record.Release.Groups, o.Bounds.Min = 4, map[string]int{"0-prefill": 0, "0-decode": 0}
 	o.Children[0].Replicas, o.Children[0].Groups, o.Children[1].Replicas, o.Children[1].Groups = 0, nil, 0, nil
 	d := reconcile(Judge(o))
-	if a, ok := d.Action.(SetStable); !ok || a.Record.Release.Phase != record.Promoted {
-		t.Errorf("the last step of a promotion is %v: %s", d.Action, d.Message)
-	}
+	a, ok := d.Action.(SetStable)
+	assert.True(t, ok && a.Record.Release.Phase == record.Promoted, "the last step of a promotion is %v: %s", d.Action, d.Message)
 }
 
 // Only where every role has its groups from a scaler may autoscalers remove the last group.
@@ -87,13 +86,11 @@ func TestRoleAutoscalerToZero(t *testing.T) {
 	t.Parallel()
 	o := scaledRoles(0, record.CleaningUp, pb.Style_STYLE_CANARY, autoscaler.HoldNone)
 	o.Autoscalers[0].ToZero = true
-	if hold := Judge(o).wantedHold(o.Autoscalers[0]); hold != autoscaler.HoldNone {
-		t.Errorf("held %q although decode keeps its groups", hold)
-	}
+	hold := Judge(o).wantedHold(o.Autoscalers[0])
+	assert.Empty(t, hold, "held %q although decode keeps its groups", hold)
 	o.Roles[1].External = true
-	if hold := Judge(o).wantedHold(o.Autoscalers[0]); hold != autoscaler.HoldDown {
-		t.Errorf("held %q although all groups may go", hold)
-	}
+	hold = Judge(o).wantedHold(o.Autoscalers[0])
+	assert.Equal(t, autoscaler.HoldDown, hold, "held %q although all groups may go", hold)
 }
 
 // While the number of groups of a role is unknown, nothing is begun, promoted or removed, and no batch is ready. An abort is accepted.
@@ -105,33 +102,25 @@ func TestRoleUnsized(t *testing.T) {
 		return Judge(o)
 	}
 	o := unsized(1, record.Progressing, pb.Style_STYLE_CANARY)
-	if o.Roles[0].Replicas != 4 {
-		t.Errorf("%d groups are the last known number, want 4", o.Roles[0].Replicas)
-	}
+	assert.Equal(t, 4, o.Roles[0].Replicas, "groups are the last known number")
 	if d := reconcile(o); d.Action != nil || d.State != pb.State_STATE_VERIFYING || d.Reason != ReasonRoleUnsized || !strings.Contains(d.Message, "llm-prefill") || d.Remedy == "" {
 		t.Errorf("the batch is %s %s: %v, %s", d.State, d.Reason, d.Action, d.Message)
 	}
 	for what, i := range map[string]Intent{"promote": Promote{ReleaseID: "r"}, "adopt": Adopt{}} {
-		if _, err := Decide(o, i); drivererr.Reason(err) != pb.ErrorReason_ERROR_REASON_NOT_SYNCED {
-			t.Errorf("%s: %v", what, err)
-		}
+		_, err := Decide(o, i)
+		assert.Equal(t, pb.ErrorReason_ERROR_REASON_NOT_SYNCED, drivererr.Reason(err), "%s: %v", what, err)
 	}
 	rest := o
 	rest.Record = &record.Record{}
-	if d, err := Decide(Judge(rest), Disown{}); err != nil || d.Action == nil {
-		t.Errorf("disown: %v, %v", d.Action, err)
-	}
-	if d, err := Decide(o, RollBack{ReleaseID: "r"}); err != nil || d.Action == nil {
-		t.Errorf("an abort: %v, %v", d.Action, err)
-	}
+	d, err := Decide(Judge(rest), Disown{})
+	assert.True(t, err == nil && d.Action != nil, "disown: %v, %v", d.Action, err)
+	d, err = Decide(o, RollBack{ReleaseID: "r"})
+	assert.True(t, err == nil && d.Action != nil, "an abort: %v, %v", d.Action, err)
 	lower := *o.Bounds
 	lower.Min = map[string]int{"0-prefill": 3, "0-decode": 2}
 	for _, action := range []Action{SetBounds{Bounds: lower}, ScaleChild{Name: "llm-old-prefill", Replicas: 3}, LabelServing{Serves: true}} {
-		if limitStale(o, action) == nil {
-			t.Errorf("%T is written", action)
-		}
+		assert.NotNil(t, limitStale(o, action), "%T is written", action)
 	}
-	if shift := unsized(1, record.Progressing, pb.Style_STYLE_PARTITION); limitStale(shift, LabelServing{}) == nil {
-		t.Error("a stable group loses its requests although the number of groups is unknown")
-	}
+	assert.NotNil(t, limitStale(unsized(1, record.Progressing, pb.Style_STYLE_PARTITION), LabelServing{}),
+		"a stable group loses its requests although the number of groups is unknown")
 }

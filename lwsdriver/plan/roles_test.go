@@ -14,6 +14,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
@@ -78,14 +81,12 @@ func TestPartOf(t *testing.T) {
 		last := 0
 		for units := 1; units <= o.Roles[0].Replicas; units++ {
 			n := o.roleGroupsInAll(o.Roles[1], "", units)
-			if n < max(last, 1) || n*o.Roles[0].Replicas < units*o.Roles[1].Replicas || (n-1)*o.Roles[0].Replicas >= units*o.Roles[1].Replicas {
-				t.Fatalf("%d of %d units have %d of %d groups, after %d", units, o.Roles[0].Replicas, n, o.Roles[1].Replicas, last)
-			}
+			require.True(t, n >= max(last, 1) && n*o.Roles[0].Replicas >= units*o.Roles[1].Replicas && (n-1)*o.Roles[0].Replicas < units*o.Roles[1].Replicas,
+				"%d of %d units have %d of %d groups, after %d", units, o.Roles[0].Replicas, n, o.Roles[1].Replicas, last)
 			last = n
 		}
-		if last != o.Roles[1].Replicas || o.roleGroupsInAll(o.Roles[1], "", 0) != 0 {
-			t.Fatalf("all units have %d of %d groups", last, o.Roles[1].Replicas)
-		}
+		require.True(t, last == o.Roles[1].Replicas && o.roleGroupsInAll(o.Roles[1], "", 0) == 0,
+			"all units have %d of %d groups", last, o.Roles[1].Replicas)
 	}
 }
 
@@ -97,25 +98,22 @@ func TestEntryRole(t *testing.T) {
 	d := must(Decide(Judge(o), Begin{ReleaseID: "r", Policy: &pb.ReleasePolicy{Style: pb.Style_STYLE_CANARY, Batches: []string{"50%"}}}))
 	rec := d.Action.(SetStable).Record
 	o.Record = &rec
-	if r := o.Record.Release; r.EntryRole != "decode" || r.Replicas != 2 {
-		t.Errorf("the release has entry role %q and %d units", r.EntryRole, r.Replicas)
-	}
+	r := o.Record.Release
+	assert.True(t, r.EntryRole == "decode" && r.Replicas == 2, "the release has entry role %q and %d units", r.EntryRole, r.Replicas)
 	o = Judge(o)
 	b := o.withUnits(*withUpdate(o, "new", 1), 1)
 	if want := map[string]int{"0-prefill": 2, "0-decode": 1}; !maps.Equal(b.Exact, want) || roleNamesOf(b.Roles) != "prefill, decode" {
 		t.Errorf("a unit has %v of roles %v, want %v", b.Exact, b.Roles, want)
 	}
 	o.Bounds = &b
-	if n := o.presentBounds("old").Units; n != 0 {
-		t.Errorf("%d units of no groups", n)
-	}
+	n := o.presentBounds("old").Units
+	assert.Zero(t, n, "%d units of no groups", n)
 	if roles := RoleCounts(o); roles[0].GetName() != "decode" || roles[1].GetName() != "prefill" || roles[0].GetPlanned() != 1 || roles[1].GetPlanned() != 2 {
 		t.Errorf("the roles are %v", roles)
 	}
 	o.EntryRole = "embed"
-	if name := EntryRole(o); name != "prefill" {
-		t.Errorf("%s is the entry role where the groups have no other one", name)
-	}
+	name := EntryRole(o)
+	assert.Equal(t, "prefill", name, "%s is the entry role where the groups have no other one", name)
 }
 
 // inSlices is a DisaggregatedSet with 4 groups of prefill and 2 of decode in each of its slices, all ready at revision old, and some units at
@@ -163,9 +161,8 @@ func TestPlace(t *testing.T) {
 		}
 		o := inSlices(3, exact, 0)
 		o.Roles[0].Replicas = tt.prefill
-		if got := o.unitsPerSlice("new", tt.units); !slices.Equal(got, tt.want) {
-			t.Errorf("%d units after %v are %v, want %v", tt.units, tt.exact, got, tt.want)
-		}
+		got := o.unitsPerSlice("new", tt.units)
+		assert.True(t, slices.Equal(got, tt.want), "%d units after %v are %v, want %v", tt.units, tt.exact, got, tt.want)
 	}
 }
 
@@ -173,22 +170,16 @@ func TestPlace(t *testing.T) {
 func TestBatchesOfSlices(t *testing.T) {
 	t.Parallel()
 	o := inSlices(2, map[string]int{}, 0)
-	if o.Stable.Replicas != 8 || len(o.Stable.Groups) != 8 {
-		t.Fatalf("%d units of %d", len(o.Stable.Groups), o.Stable.Replicas)
-	}
+	require.True(t, o.Stable.Replicas == 8 && len(o.Stable.Groups) == 8, "%d units of %d", len(o.Stable.Groups), o.Stable.Replicas)
 	for units, want := range [][4]int{{0, 0, 0, 0}, {1, 1, 0, 0}, {2, 1, 0, 0}, {3, 2, 0, 0}, {4, 2, 0, 0}, {4, 2, 1, 1}, {4, 2, 2, 1}, {4, 2, 3, 2}, {4, 2, 4, 2}} {
 		b := o.withUnits(*o.desiredBounds(), units)
-		if got := [4]int{b.Exact["0-prefill"], b.Exact["0-decode"], b.Exact["1-prefill"], b.Exact["1-decode"]}; got != want {
-			t.Errorf("%d units have %v, want %v", units, got, want)
-		}
-		if n := o.roleGroupsInAll(o.Roles[1], "", units); n != want[1]+want[3] {
-			t.Errorf("%d units have %d groups of decode", units, n)
-		}
+		assert.Equal(t, want, [4]int{b.Exact["0-prefill"], b.Exact["0-decode"], b.Exact["1-prefill"], b.Exact["1-decode"]}, "%d units", units)
+		n := o.roleGroupsInAll(o.Roles[1], "", units)
+		assert.Equal(t, want[1]+want[3], n, "%d units have %d groups of decode", units, n)
 		o.Bounds = &b
 	}
-	if roles := RoleCounts(o); roles[0].GetReplicas() != 8 || roles[1].GetPlanned() != 4 || roles[1].GetStableReady() != 4 {
-		t.Errorf("the roles are %v", roles)
-	}
+	roles := RoleCounts(o)
+	assert.True(t, roles[0].GetReplicas() == 8 && roles[1].GetPlanned() == 4 && roles[1].GetStableReady() == 4, "the roles are %v", roles)
 }
 
 // Prefill and decode pair within a slice: a group of decode makes no unit of another slice ready.
@@ -196,9 +187,7 @@ func TestUnitsPairWithinSlices(t *testing.T) {
 	t.Parallel()
 	o := inSlices(2, map[string]int{"0-prefill": 4, "0-decode": 2, "1-prefill": 2}, 6)
 	for i, g := range o.canary().Groups {
-		if g.Index != i || g.Ready != (i < 4) {
-			t.Errorf("unit %d has index %d, ready %t: %s", i, g.Index, g.Ready, g.Message)
-		}
+		assert.True(t, g.Index == i && g.Ready == (i < 4), "unit %d has index %d, ready %t: %s", i, g.Index, g.Ready, g.Message)
 	}
 }
 
@@ -211,14 +200,10 @@ func TestSlicesChange(t *testing.T) {
 	if d := reconcile(Judge(o)); Judge(o).Stable.Replicas != 8 || d.State == pb.State_STATE_FAILED || !strings.Contains(d.Message, "slices from 2 on get groups once") {
 		t.Errorf("a slice was added: %s %s of %d units", d.State, d.Message, Judge(o).Stable.Replicas)
 	}
-	if err := (Begin{Policy: &pb.ReleasePolicy{}}).checkRoles(Judge(o)); err != nil {
-		t.Errorf("a slice was added: %v", err)
-	}
+	assert.NoError(t, (Begin{Policy: &pb.ReleasePolicy{}}).checkRoles(Judge(o)), "a slice was added")
 	disowned := o
 	disowned.Record, disowned.Bounds = nil, nil
-	if d := reconcile(Judge(disowned)); strings.Contains(d.Message, "slices from") {
-		t.Errorf("LeaderWorkerSet rolls a disowned set by itself: %s", d.Message)
-	}
+	assert.NotContains(t, reconcile(Judge(disowned)).Message, "slices from", "LeaderWorkerSet rolls a disowned set by itself")
 	o.Stable.Revision = "old"
 	if added := Judge(o); added.Stable.Replicas != 12 || added.desiredBounds().Min["2-decode"] != 2 {
 		t.Errorf("the template was restored: %d units, bounds %v", added.Stable.Replicas, added.desiredBounds())
@@ -248,9 +233,8 @@ func TestAutoscaledChild(t *testing.T) {
 	begun := (Begin{Policy: &pb.ReleasePolicy{}}).checkRoles(o)
 	o.Record, o.Bounds = nil, nil
 	for _, err := range []error{begun, checkRoles(Judge(o))} {
-		if want := "HorizontalPodAutoscaler scale scales LeaderWorkerSet " + o.Children[0].Name; err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("want %q, got %v", want, err)
-		}
+		want := "HorizontalPodAutoscaler scale scales LeaderWorkerSet " + o.Children[0].Name
+		assert.ErrorContains(t, err, want, "want %q, got %v", want, err)
 	}
 }
 
@@ -278,22 +262,18 @@ func TestSlicesRefused(t *testing.T) {
 	o := inSlices(2, map[string]int{}, 0)
 	o.Children = slices.DeleteFunc(o.Children, func(c Child) bool { return c.Slice == 1 && c.Role == "decode" && c.Revision == "old" })
 	err := (Begin{Policy: &pb.ReleasePolicy{}}).checkRoles(Judge(o))
-	if err == nil || !strings.Contains(err.Error(), "slice 1 of DisaggregatedSet") || !strings.Contains(err.Error(), "set slices to 1") {
-		t.Errorf("a role of a slice has no child: %v", err)
-	}
+	assert.True(t, err != nil && strings.Contains(err.Error(), "slice 1 of DisaggregatedSet") && strings.Contains(err.Error(), "set slices to 1"),
+		"a role of a slice has no child: %v", err)
 	o = inSlices(2, map[string]int{}, 0)
 	o.Record, o.Bounds = nil, nil
-	if err := checkRoles(Judge(o)); err != nil {
-		t.Errorf("at rest: %v", err)
-	}
+	assert.NoError(t, checkRoles(Judge(o)), "at rest")
 	for i := range o.Children {
 		if o.Children[i].Slice == 1 {
 			o.Children[i].Replicas = 0
 		}
 	}
-	if err := checkRoles(Judge(o)); drivererr.Reason(err) != pb.ErrorReason_ERROR_REASON_MIXED_REVISIONS {
-		t.Errorf("LWS rolls slice 1: %v", err)
-	}
+	err = checkRoles(Judge(o))
+	assert.Equal(t, pb.ErrorReason_ERROR_REASON_MIXED_REVISIONS, drivererr.Reason(err), "LWS rolls slice 1: %v", err)
 }
 
 // A unit is ready only when all its roles are, and since the last of them was. What it lacks is named.
@@ -310,20 +290,16 @@ func TestUnits(t *testing.T) {
 			case g.Reason != ReasonRoleNotReady || !strings.Contains(g.Message, "role decode"):
 				t.Errorf("%+v: group %d: %s %s", tt, g.Index, g.Reason, g.Message)
 			}
-			if g.Revision != "new" {
-				t.Errorf("%+v: group %d is at revision %q", tt, g.Index, g.Revision)
-			}
+			assert.Equal(t, "new", g.Revision, "%+v: group %d is at revision", tt, g.Index)
 		}
-		if ready != tt.want || len(o.Stable.Groups) != 4 || o.Stable.Replicas != 4 {
-			t.Errorf("%+v: %d units are ready, want %d; %d stable", tt, ready, tt.want, len(o.Stable.Groups))
-		}
+		assert.True(t, ready == tt.want && len(o.Stable.Groups) == 4 && o.Stable.Replicas == 4,
+			"%+v: %d units are ready, want %d; %d stable", tt, ready, tt.want, len(o.Stable.Groups))
 	}
 	o := rolesObservation(2, 1)
 	o.Children[3].Groups[0].ReadySince = noon.Add(time.Hour)
 	o.formUnits()
-	if since := o.Added[0].Groups[0].ReadySince; !since.Equal(noon.Add(time.Hour)) {
-		t.Errorf("a unit is ready since %s, before its group of decode", since)
-	}
+	since := o.Added[0].Groups[0].ReadySince
+	assert.True(t, since.Equal(noon.Add(time.Hour)), "a unit is ready since %s, before its group of decode", since)
 }
 
 // A promotion and a rollback say of each role how many groups they wait for.
@@ -348,9 +324,7 @@ func TestMessagesCountRoles(t *testing.T) {
 			said += reconcile(moment.next.observe()).Message + "\n"
 		}
 		for _, want := range tt.want {
-			if !strings.Contains(said, want) {
-				t.Errorf("%s, %s: nothing says %q:\n%s", tt.pace, tt.end, want, said)
-			}
+			assert.Contains(t, said, want, "%s, %s: nothing says %q:\n%s", tt.pace, tt.end, want, said)
 		}
 	}
 }
@@ -401,19 +375,16 @@ func TestLackedChild(t *testing.T) {
 		}
 		o.Children = slices.DeleteFunc(o.Children, func(c Child) bool { return slices.Contains(tt.deleted, c.Name) })
 		d := reconcile(Judge(o))
-		if has := strings.Contains(d.Message, "there is no child of "+tt.want); has != (tt.want != "") || tt.want == "" && strings.Contains(d.Message, "there is no child") {
-			t.Errorf("%s: %s %s: %s", tt.name, d.State, d.Reason, d.Message)
-		}
+		assert.False(t, strings.Contains(d.Message, "there is no child of "+tt.want) != (tt.want != "") || tt.want == "" && strings.Contains(d.Message, "there is no child"),
+			"%s: %s %s: %s", tt.name, d.State, d.Reason, d.Message)
 	}
 	for role, other := range map[string]string{"prefill": "decode", "decode": "prefill"} { // nothing else helps once the deadline has passed
 		o := rolesObservation(2, 1)
 		o.Policy.ProgressDeadline = time.Minute
 		o.Children = slices.DeleteFunc(o.Children, func(c Child) bool { return c.Name == "llm-new-"+role })
 		d := reconcile(Judge(o))
-		if d.State != pb.State_STATE_FAILED || !strings.Contains(d.Message, ". After an abort, run `kubectl -n prod delete leaderworkersets llm-new-"+other+"`, and LeaderWorkerSet creates them all. The release") ||
-			strings.Contains(d.Message, "quota") || strings.Contains(d.Message, "describe pod") {
-			t.Errorf("%s: %s %s: %s", role, d.State, d.Reason, d.Message)
-		}
+		assert.True(t, d.State == pb.State_STATE_FAILED && strings.Contains(d.Message, ". After an abort, run `kubectl -n prod delete leaderworkersets llm-new-"+other+"`, and LeaderWorkerSet creates them all. The release") && !strings.Contains(d.Message, "quota") && !strings.Contains(d.Message, "describe pod"),
+			"%s: %s %s: %s", role, d.State, d.Reason, d.Message)
 	}
 }
 
@@ -458,9 +429,7 @@ func TestInRoles(t *testing.T) {
 	o = rolesObservation(1, 1)
 	o.formUnits()
 	b := bounds(o, ScaleCanary{Name: "llm-new", Replicas: 3})
-	if b.Exact["0-prefill"] != 3 || b.Exact["0-decode"] != 2 {
-		t.Errorf("a batch of three units has %+v", b)
-	}
+	assert.True(t, b.Exact["0-prefill"] == 3 && b.Exact["0-decode"] == 2, "a batch of three units has %+v", b)
 	o.Bounds = &b
 	if d := keepRoles(o, Decision{State: pb.State_STATE_READY}); d.Action != (ScaleChild{Name: "llm-new-prefill", Replicas: 3}) || d.State == pb.State_STATE_READY {
 		t.Errorf("the first child is scaled by %v, in %s", d.Action, d.State)
@@ -470,9 +439,8 @@ func TestInRoles(t *testing.T) {
 		t.Errorf("the units are removed by %+v", b)
 	}
 	o.Namesakes = []string{"llm-1-0123abcd-prefill"}
-	if d := keepRoles(o, Decision{}); d.Action.(SetBounds).Bounds.Others[0] != o.Namesakes[0] {
-		t.Errorf("the bounds hold what only has the name of a child: %v", d.Action)
-	}
+	d := keepRoles(o, Decision{})
+	assert.Equal(t, o.Namesakes[0], d.Action.(SetBounds).Bounds.Others[0], "the bounds hold what only has the name of a child: %v", d.Action)
 	empty := rolesObservation(0, 0)
 	empty.Bounds = withUpdate(empty, "new", 0)
 	if b := bounds(empty, DeleteCanary{Name: "llm-new"}); b.Update != "" {
@@ -495,38 +463,29 @@ func TestBoundsOutliveTheSet(t *testing.T) {
 		t.Fatalf("the routes change before the bounds note it: %v", o.roleAction(SetTraffic{}))
 	}
 	o.Bounds = &first.Bounds
-	if a, ok := o.roleAction(SetTraffic{}).(SetTraffic); !ok {
-		t.Errorf("then follows %v", a)
-	}
+	a, ok := o.roleAction(SetTraffic{}).(SetTraffic)
+	assert.True(t, ok, "then follows %v", a)
 	for phase, want := range map[record.Phase]string{record.Progressing: "r", record.Promoted: ""} {
 		end := routed(false)
 		end.Record.Release.Phase, end.Record.Release.UpdateRevision = phase, "old"
-		if b := end.desiredBounds(); b.Routes != want {
-			t.Errorf("%s: the bounds note %q", phase, b.Routes)
-		}
+		assert.Equal(t, want, end.desiredBounds().Routes, "%s: the bounds note", phase)
 	}
 	left := routed(true)
 	left.Record.Release.Phase = record.Promoted
-	if b := left.desiredBounds(); b.Routes != "r" {
-		t.Errorf("the selector is pinned, and the bounds note %q", b.Routes)
-	}
+	assert.Equal(t, "r", left.desiredBounds().Routes, "the selector is pinned, and the bounds note")
 	gone := Observation{Key: o.Key, Gone: true, Stable: Workload{Name: "llm", HasFinalizer: true, Deleting: true}, Traffic: left.Traffic}
-	if d := reconcile(gone); fmt.Sprintf("%T", d.Action) != "plan.SetTraffic" {
-		t.Errorf("before the routes are restored: %v", d.Action)
-	}
+	d := reconcile(gone)
+	assert.Equal(t, "plan.SetTraffic", fmt.Sprintf("%T", d.Action), "before the routes are restored: %v", d.Action)
 	orphaned := gone
 	orphaned.BoundsLeft, orphaned.Traffic = true, routing{unread: true}.observe(o)
-	if d := reconcile(orphaned); d.Action != nil {
-		t.Errorf("before the routes are known: %v", d.Action)
-	}
+	d = reconcile(orphaned)
+	assert.True(t, d.Action == nil, "before the routes are known: %v", d.Action)
 	gone.Traffic = routed(false).Traffic
-	if d := reconcile(gone); d.Action != (RemoveFinalizer{Name: "llm"}) {
-		t.Errorf("once they are: %v", d.Action)
-	}
+	d = reconcile(gone)
+	assert.True(t, d.Action == (RemoveFinalizer{Name: "llm"}), "once they are: %v", d.Action)
 	orphaned.Stable.HasFinalizer, orphaned.Traffic = false, gone.Traffic
-	if d := reconcile(orphaned); d.Action != (RemoveBounds{}) {
-		t.Errorf("at last: %v", d.Action)
-	}
+	d = reconcile(orphaned)
+	assert.True(t, d.Action == (RemoveBounds{}), "at last: %v", d.Action)
 }
 
 // A promotion removes the old groups role by role, decode last, and each only once those before it are gone.
@@ -537,25 +496,18 @@ func TestRolesDrainInOrder(t *testing.T) {
 	o.Record.Release.Phase, o.Record.Release.Groups = record.HandingOver, 4
 	zero := 0
 	next, ok := o.roleAction(SetStable{Record: *o.Record, Rolling: hold(), Replicas: &zero}).(SetBounds)
-	if !ok || next.Bounds.Min["0-prefill"] != 0 || next.Bounds.Min["0-decode"] != 2 {
-		t.Fatalf("the first bounds are %+v", next)
-	}
+	require.True(t, ok && next.Bounds.Min["0-prefill"] == 0 && next.Bounds.Min["0-decode"] == 2, "the first bounds are %+v", next)
 	o.Bounds = &next.Bounds
-	if b := o.desiredBounds(); b.Min["0-decode"] != 2 {
-		t.Errorf("decode may go while prefill exists: %+v", b)
-	}
+	b := o.desiredBounds()
+	assert.Equal(t, 2, b.Min["0-decode"], "decode may go while prefill exists: %+v", b)
 	o.Children[0].Replicas, o.Children[0].Groups = 0, nil
-	if b := o.desiredBounds(); b.Min["0-prefill"] != 0 || b.Min["0-decode"] != 0 {
-		t.Errorf("the bounds are %+v once prefill is gone", b)
-	}
-	if o.stableDrained() {
-		t.Error("the old groups count as gone while decode exists")
-	}
+	b = o.desiredBounds()
+	assert.True(t, b.Min["0-prefill"] == 0 && b.Min["0-decode"] == 0, "the bounds are %+v once prefill is gone", b)
+	assert.False(t, o.stableDrained(), "the old groups count as gone while decode exists")
 	o.Children[0].Groups = []Group{stuckGroup("llm-old-prefill-3")}
-	if d := scaleDownStable(Judge(o)); !strings.Contains(d.Message, "pod llm-old-prefill-3: is being deleted on node n") ||
-		!strings.Contains(d.Remedy, "kubectl -n prod delete pod llm-old-prefill-3 --force") {
-		t.Errorf("what keeps the last old groups: %q, %q", d.Message, d.Remedy)
-	}
+	d := scaleDownStable(Judge(o))
+	assert.True(t, strings.Contains(d.Message, "pod llm-old-prefill-3: is being deleted on node n") && strings.Contains(d.Remedy, "kubectl -n prod delete pod llm-old-prefill-3 --force"),
+		"what keeps the last old groups: %q, %q", d.Message, d.Remedy)
 }
 
 // While LWS does not observe a set, the remedy names the set, and no LeaderWorkerSet of its name.
@@ -612,9 +564,8 @@ func TestAbortLeavesLostGroups(t *testing.T) {
 			o.Record = &a.Record
 			continue
 		}
-		if d.Action != nil || d.State != pb.State_STATE_ROLLED_BACK || !strings.Contains(d.Message, "kubectl -n prod delete pod llm-new-prefill-0 --force") {
-			t.Errorf("at the end: %v, %s, %s", d.Action, d.State, d.Message)
-		}
+		assert.True(t, d.Action == nil && d.State == pb.State_STATE_ROLLED_BACK && strings.Contains(d.Message, "kubectl -n prod delete pod llm-new-prefill-0 --force"),
+			"at the end: %v, %s, %s", d.Action, d.State, d.Message)
 	}
 }
 
@@ -632,9 +583,7 @@ func TestRolesDrainInTheOrderOfThePolicy(t *testing.T) {
 		{[]string{"gone", "decode", "prefill"}, "embed, decode, prefill"},
 	} {
 		o.Policy.RoleOrder = tt.order
-		if got := roleNamesOf(o.drainOrder()); got != tt.want {
-			t.Errorf("%q: %s, want %s", tt.order, got, tt.want)
-		}
+		assert.Equal(t, tt.want, roleNamesOf(o.drainOrder()), "%q", tt.order)
 	}
 }
 
@@ -648,9 +597,7 @@ func TestPolicyNamesRoles(t *testing.T) {
 		`policy.role_order[1]: DisaggregatedSet prod/llm has no role "encode"; its roles: prefill, decode; policy.traffic.warm_up.roles[0]: `: rolesObservation(0, 0),
 		`policy.traffic.drain.roles[0]: LeaderWorkerSet /llm has no role "decode"; its roles: none`:                                           {Stable: Workload{Name: "llm"}},
 	} {
-		if err := errors.Join((Begin{Policy: policy}).Obstacles(o)...); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%v, want %s", err, want)
-		}
+		assert.ErrorContains(t, errors.Join((Begin{Policy: policy}).Obstacles(o)...), want)
 	}
 }
 
@@ -686,25 +633,18 @@ func TestRolesAreWarmedUp(t *testing.T) {
 		"no requests":     {func(o *Observation) { o.Traffic = nil }, "true true"},
 	} {
 		o, got := ready(tt.change)
-		if got != tt.want {
-			t.Errorf("%s: units %s, want %s", name, got, tt.want)
-		}
-		if !o.Children[3].Groups[0].Ready {
-			t.Errorf("%s: the shared groups are changed", name)
-		}
+		assert.Equal(t, tt.want, got, "%s: units", name)
+		assert.True(t, o.Children[3].Groups[0].Ready, "%s: the shared groups are changed", name)
 	}
 	o, _ := ready(func(*Observation) {})
 	d := reconcile(Judge(o))
-	if want := leadersOf(slices.Concat(o.Children[2].Groups, o.Children[3].Groups)); !slices.Equal(d.Effects.WarmUp, want) {
-		t.Errorf("asked are %v, want %v", d.Effects.WarmUp, want)
-	}
-	if g := Judge(o).canary().Groups[0]; !strings.Contains(g.Message, "0 of 1 groups of role decode that it needs are ready: the driver that releases it has not warmed it up yet") {
-		t.Errorf("the unit says %q", g.Message)
-	}
+	want := leadersOf(slices.Concat(o.Children[2].Groups, o.Children[3].Groups))
+	assert.True(t, slices.Equal(d.Effects.WarmUp, want), "asked are %v, want %v", d.Effects.WarmUp, want)
+	assert.Contains(t, Judge(o).canary().Groups[0].Message, "0 of 1 groups of role decode that it needs are ready: the driver that releases it has not warmed it up yet",
+		"the unit")
 	o.Bounds = nil // another client has deleted them
-	if _, ok := reconcile(Judge(o)).Action.(SetBounds); !ok {
-		t.Error("the bounds are not written again")
-	}
+	_, ok := reconcile(Judge(o)).Action.(SetBounds)
+	assert.True(t, ok, "the bounds are not written again")
 }
 
 // The leaders of all roles that the policy names finish their requests before a whole revision goes: the old one in a promotion, the new one
@@ -729,17 +669,14 @@ func TestRolesFinishTheirRequests(t *testing.T) {
 		o.Traffic, o.Bounds.Routes = tt.routing.observe(Judge(o)), "r"
 		want := leadersOf(slices.Concat(o.Children[tt.from].Groups, o.Children[tt.from+1].Groups))
 		d := reconcile(Judge(o))
-		if !slices.Equal(d.Effects.Drain, want) || d.Action != nil || d.Reason != ReasonDraining {
-			t.Errorf("%s: %v are to finish their requests, want %v: %v, %s: %s", phase, d.Effects.Drain, want, d.Action, d.Reason, d.Message)
-		}
+		assert.True(t, slices.Equal(d.Effects.Drain, want) && d.Action == nil && d.Reason == ReasonDraining,
+			"%s: %v are to finish their requests, want %v: %v, %s: %s", phase, d.Effects.Drain, want, d.Action, d.Reason, d.Message)
 		o.Drain = &Drain{want[:4], Answer{Done: true}}
-		if d := reconcile(Judge(o)); d.Action != nil {
-			t.Errorf("%s: groups of decode are removed: %v", phase, d.Action)
-		}
+		d = reconcile(Judge(o))
+		assert.True(t, d.Action == nil, "%s: groups of decode are removed: %v", phase, d.Action)
 		o.Drain.Leaders = want
-		if d := reconcile(Judge(o)); d.Action == nil {
-			t.Errorf("%s: nothing is removed: %s", phase, d.Message)
-		}
+		d = reconcile(Judge(o))
+		assert.True(t, d.Action != nil, "%s: nothing is removed: %s", phase, d.Message)
 	}
 }
 
@@ -767,17 +704,15 @@ func otherRolesWait(t *testing.T, entry string, units int) {
 		o.Bounds.Entry = entry
 		o.Roles, o.Stable.Revision = tt.spec, "third"
 		d := reconcile(Judge(o))
-		if d.State != pb.State_STATE_FAILED || d.Reason != ReasonTemplateRefused || d.Action != nil || !strings.Contains(d.Message, "Restore the roles") {
-			t.Errorf("%s: %s %s: %v, %s", tt.name, d.State, d.Reason, d.Action, d.Message)
-		}
+		assert.True(t, d.State == pb.State_STATE_FAILED && d.Reason == ReasonTemplateRefused && d.Action == nil && strings.Contains(d.Message, "Restore the roles"),
+			"%s: %s %s: %v, %s", tt.name, d.State, d.Reason, d.Action, d.Message)
 		if s := Judge(o); roleNamesOf(s.Roles) != "prefill, decode" || s.Stable.Replicas != units || s.desiredBounds().Min["0-decode"] != 2 || s.desiredBounds().Exact["0-decode"] != 1 {
 			t.Errorf("%s: roles %v, bounds %v", tt.name, s.Roles, s.desiredBounds())
 		}
 		rest := o
 		rest.Record, rest.Children = &record.Record{}, o.Children[:2]
-		if _, err := Decide(Judge(rest), Begin{ReleaseID: "r", Policy: &pb.ReleasePolicy{Style: pb.Style_STYLE_CANARY}}); drivererr.Reason(err) != pb.ErrorReason_ERROR_REASON_UNSUPPORTED {
-			t.Errorf("%s: a release begins: %v", tt.name, err)
-		}
+		_, err := Decide(Judge(rest), Begin{ReleaseID: "r", Policy: &pb.ReleasePolicy{Style: pb.Style_STYLE_CANARY}})
+		assert.Equal(t, pb.ErrorReason_ERROR_REASON_UNSUPPORTED, drivererr.Reason(err), "%s: a release begins: %v", tt.name, err)
 		if o.Bounds = nil; tt.name != "reordered" {
 			if b := Judge(o).desiredBounds(); b.Min["0-prefill"] != 4 || b.Min["0-decode"] != 2 || b.Update != "new" || b.Exact["0-decode"] != 1 {
 				t.Errorf("%s: without bounds they are %v", tt.name, b)
@@ -830,8 +765,6 @@ func TestPooledRolesServe(t *testing.T) {
 				}
 			}
 		}
-		if got := strings.Join(got, " "); got != tt.want {
-			t.Errorf("%s: %s, want %s", name, got, tt.want)
-		}
+		assert.Equal(t, tt.want, strings.Join(got, " "), name)
 	}
 }

@@ -15,6 +15,8 @@ import (
 	"time"
 
 	"github.com/cockroachdb/datadriven"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -77,9 +79,7 @@ import (
 // It is 12:00 UTC. The decision shows times as ages; recheck is when time alone will change it.
 func TestScenarios(t *testing.T) {
 	paths, err := filepath.Glob("testdata/*.txt")
-	if err != nil || len(paths) == 0 {
-		t.Fatalf("no scenarios: %v", err)
-	}
+	require.True(t, err == nil && len(paths) != 0, "no scenarios: %v", err)
 	for _, path := range paths {
 		t.Run(strings.TrimSuffix(filepath.Base(path), ".txt"), func(t *testing.T) { runScenarios(t, path) })
 	}
@@ -90,22 +90,16 @@ func TestMessagesOfScenarios(t *testing.T) {
 	wrong := regexp.MustCompile("(lockstep (undo|abort|disown)( -|[^ a-z]|$| (and|to|or) )|STYLE_[^U]|BLUE_PROMOTION|CAPABILITY_).*")
 	commands := regexp.MustCompile(`(kubectl |lockstep (?:abort|adopt|disown|promote|undo) [^ ]+ ?)(-n [a-z]|apply )?`)
 	paths, err := filepath.Glob("testdata/*.txt")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	for _, path := range paths {
 		text, err := os.ReadFile(path)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		for line := range strings.Lines(string(text)) {
 			kind, message, _ := strings.Cut(line, ": ")
 			if kind != "message" && kind != "end" {
 				continue
 			}
-			if found := wrong.FindString(message); found != "" {
-				t.Errorf("%s: %q", path, found)
-			}
+			assert.Empty(t, wrong.FindString(message), path)
 			for _, command := range commands.FindAllStringSubmatch(message, -1) {
 				if command[2] == "" {
 					t.Errorf("%s: a command without a namespace: %q in %s", path, command[0], message)
@@ -132,9 +126,7 @@ func eachScenario(t *testing.T, pass func(t *testing.T, d *datadriven.TestData, 
 func observed(t *testing.T, text string) Observation {
 	t.Helper()
 	o, err := parseObservation(text)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return o
 }
 

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/stretchr/testify/assert"
 	"k8s.io/utils/ptr"
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
@@ -79,9 +80,7 @@ func TestDrainingInPlace(t *testing.T) {
 		{"promoting", "LWS replaces the others", replacing(record.Promoting, declared), nil},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			if diff := cmp.Diff(tc.want, indices(tc.o.drainingGroups())); diff != "" {
-				t.Errorf("%s (-want +got):\n%s", tc.reason, diff)
-			}
+			assert.Empty(t, cmp.Diff(tc.want, indices(tc.o.drainingGroups())), "%s (-want +got)", tc.reason)
 		})
 	}
 }
@@ -118,9 +117,7 @@ func TestRequestsInPlace(t *testing.T) {
 		{"rolling back, no longer isolated", replacing(record.RollingBack, declared), routingAfterSplit()},
 		{"rolled back", replacing(record.CleaningUp), traffic.Desired{}},
 	} {
-		if diff := cmp.Diff(tc.want, Requests(tc.o)); diff != "" {
-			t.Errorf("%s (-want +got):\n%s", tc.name, diff)
-		}
+		assert.Empty(t, cmp.Diff(tc.want, Requests(tc.o)), "%s (-want +got)", tc.name)
 	}
 }
 
@@ -142,9 +139,7 @@ func TestWarmsUp(t *testing.T) {
 				got = append(got, g)
 			}
 		}
-		if diff := cmp.Diff(tc.want, indices(got)); diff != "" {
-			t.Errorf("%s (-want +got):\n%s", tc.name, diff)
-		}
+		assert.Empty(t, cmp.Diff(tc.want, indices(got)), "%s (-want +got)", tc.name)
 	}
 }
 
@@ -209,9 +204,8 @@ func TestCheckDecisionInPlace(t *testing.T) {
 		{"RestartSplit", "It has a share.", replacing(record.RollingBack, hold, by(split)), RestartGroup{Leader: "vllm-3"}, true},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			if err := checkDecision(tc.o, nil, Decision{Action: tc.a}); (err != nil) != tc.bad {
-				t.Errorf("%s\nerror %v, want one: %t", tc.reason, err, tc.bad)
-			}
+			err := checkDecision(tc.o, nil, Decision{Action: tc.a})
+			assert.Equal(t, tc.bad, err != nil, "%s\nerror %v, want one: %t", tc.reason, err, tc.bad)
 		})
 	}
 }

@@ -14,6 +14,9 @@ import (
 	"k8s.io/utils/ptr"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
@@ -80,9 +83,7 @@ func TestCompareTemplates(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			got := CompareTemplates(tt.groups, tt.now)
-			if len(got) != len(tt.want) {
-				t.Fatalf("%v", got)
-			}
+			require.Len(t, got, len(tt.want))
 			for i, words := range tt.want {
 				for _, word := range strings.Split(words, "|") {
 					if !strings.Contains(got[i].String(), word) {
@@ -109,9 +110,7 @@ func TestWaitingRevision(t *testing.T) {
 		for i, r := range tt.groups {
 			w.Groups = append(w.Groups, Group{Index: i, Revision: r})
 		}
-		if got := WaitingRevision(w, tt.stable); got != tt.want {
-			t.Errorf("%s: %q, want %q", tt.name, got, tt.want)
-		}
+		assert.Equal(t, tt.want, WaitingRevision(w, tt.stable), tt.name)
 	}
 }
 
@@ -141,16 +140,12 @@ func TestBeginUnsafeTemplate(t *testing.T) {
 			}
 			d, err := Decide(o, Begin{ReleaseID: "r1", Policy: &pb.ReleasePolicy{Style: tt.style, Batches: []string{"100%"}}})
 			if tt.want != "" {
-				if drivererr.Reason(err) != pb.ErrorReason_ERROR_REASON_UNSUPPORTED || !strings.Contains(err.Error(), tt.want) {
-					t.Errorf("%v", err)
-				}
+				assert.True(t, drivererr.Reason(err) == pb.ErrorReason_ERROR_REASON_UNSUPPORTED && strings.Contains(err.Error(), tt.want), err)
 				return
 			}
 			last := len(d.Warnings) - 1 // blue-green without traffic has another one
-			if err != nil || d.Action == nil || last < 0 || d.Warnings[last].GetCode() != CodeUnsafeTemplate ||
-				!strings.Contains(d.Warnings[last].GetMessage(), "from 2 to 4: it grows") {
-				t.Errorf("%v, %v", d, err)
-			}
+			assert.True(t, err == nil && d.Action != nil && last >= 0 && d.Warnings[last].GetCode() == CodeUnsafeTemplate && strings.Contains(d.Warnings[last].GetMessage(), "from 2 to 4: it grows"),
+				"%v, %v", d, err)
 		})
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/stretchr/testify/assert"
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
@@ -57,17 +58,14 @@ func TestRefusedRouteYieldsToLabels(t *testing.T) {
 	} {
 		o := o
 		o.Traffic = o.Traffic.AfterRefusal(tt.refused)
-		if diff := cmp.Diff(tt.want, reconcile(o).Action); diff != "" {
-			t.Errorf("refused is %s (-want +got):\n%s", tt.name, diff)
-		}
+		assert.Empty(t, cmp.Diff(tt.want, reconcile(o).Action), "refused is %s (-want +got)", tt.name)
 	}
 	for i := range o.Added[0].Groups {
 		o.Added[0].Groups[i].Serving = i == 0
 	}
 	o.Traffic = o.Traffic.AfterRefusal(routed.Routes[0])
-	if _, again := reconcile(o).Action.(SetTraffic); !again {
-		t.Error("the refused write is not repeated once nothing else is due")
-	}
+	_, again := reconcile(o).Action.(SetTraffic)
+	assert.True(t, again, "the refused write is not repeated once nothing else is due")
 }
 
 // A stale cache gives the canary no more requests of any kind, and withdraws all the same.
@@ -90,9 +88,7 @@ func TestStaleRoutes(t *testing.T) {
 	} {
 		o := releasing(record.Progressing, "3", split)
 		o.Traffic.World = must(model.Objects{World: o.Traffic.World}.Next(o.Traffic.Setup, tt.is)).World
-		if got := o.needsFresh(SetTraffic{Desired: tt.want}); got != tt.withheld {
-			t.Errorf("%s: withheld is %t, want %t", name, got, tt.withheld)
-		}
+		assert.Equal(t, tt.withheld, o.needsFresh(SetTraffic{Desired: tt.want}), "%s: withheld", name)
 	}
 }
 
@@ -145,9 +141,7 @@ func TestDraining(t *testing.T) {
 			for _, g := range tc.o.drainingGroups() {
 				got = append(got, g.Index)
 			}
-			if diff := cmp.Diff(tc.want, got); diff != "" {
-				t.Errorf("%s (-want +got):\n%s", tc.reason, diff)
-			}
+			assert.Empty(t, cmp.Diff(tc.want, got), "%s (-want +got)", tc.reason)
 		})
 	}
 }
@@ -187,8 +181,6 @@ func TestRequests(t *testing.T) {
 		{"no release", change(record.Progressing, func(o *Observation) { o.Record.Release = nil }), nothing},
 		{"no record", change(record.Progressing, func(o *Observation) { o.Record = nil }), nothing},
 	} {
-		if diff := cmp.Diff(tc.want, Requests(tc.o)); diff != "" {
-			t.Errorf("%s (-want +got):\n%s", tc.name, diff)
-		}
+		assert.Empty(t, cmp.Diff(tc.want, Requests(tc.o)), "%s (-want +got)", tc.name)
 	}
 }

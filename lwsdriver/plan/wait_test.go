@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/cockroachdb/datadriven"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
@@ -58,9 +60,7 @@ func TestEveryWaitEnds(t *testing.T) {
 			t.Errorf("%s: %v", d.Pos, err)
 		}
 	})
-	if waits < 20 {
-		t.Errorf("only %d scenarios wait", waits)
-	}
+	assert.GreaterOrEqual(t, waits, 20, "only %d scenarios wait", waits)
 }
 
 // TestWaitIsRemembered checks that a wait continues over observations and writes until what was asked for is reached, and that the
@@ -82,24 +82,19 @@ func TestWaitIsRemembered(t *testing.T) {
 		}
 	}
 	decide(Decision{State: pb.State_STATE_VERIFYING, Reason: ReasonLabelling, Action: LabelServing{}})
-	if got := decide(wait); !got.Waiting.Since.Equal(begun) {
-		t.Errorf("a serving label began the wait anew: %s", got.Waiting.Since)
-	}
+	got := decide(wait)
+	assert.True(t, got.Waiting.Since.Equal(begun), "a serving label began the wait anew: %s", got.Waiting.Since)
 	decide(Decision{State: pb.State_STATE_VERIFYING, Reason: traffic.ReasonWriting, Action: SetTraffic{}})
 	if got := decide(wait); !got.Waiting.Since.Equal(begun) {
 		t.Errorf("the repair of a route that another client reverted began the wait anew: %s", got.Waiting.Since)
 	}
 	decide(Decision{State: pb.State_STATE_READY, Reason: ReasonBatchReady})
-	if got := decide(wait); !got.Waiting.Since.After(begun) {
-		t.Error("a wait that ended and begins again does not begin anew")
-	}
+	assert.True(t, decide(wait).Waiting.Since.After(begun), "a wait that ended and begins again does not begin anew")
 	o.Now = o.Now.Add(time.Hour)
-	if got := decide(wait); got.State != pb.State_STATE_FAILED || got.Reason != ReasonTrafficDeadline {
-		t.Errorf("%s, %s", got.State, got.Reason)
-	}
-	if got := decide(wait); got.State != pb.State_STATE_FAILED {
-		t.Errorf("%s after it had failed", got.State)
-	}
+	got = decide(wait)
+	assert.True(t, got.State == pb.State_STATE_FAILED && got.Reason == ReasonTrafficDeadline, "%s, %s", got.State, got.Reason)
+	got = decide(wait)
+	assert.Equal(t, pb.State_STATE_FAILED, got.State, "%s after it had failed", got.State)
 }
 
 // TestDeadlineSurvivesReverterAndRestarts simulates a day of a release whose route another client reverts every 25 minutes, while the
@@ -152,13 +147,10 @@ traffic requested=50 for=2 isolated prepared pods=0,1 weight=%d seen=%d`
 		case !is && failed > 0:
 			t.Fatalf("after %s it waits again: %s, %s", at, d.State, d.Message)
 		}
-		if failed > 0 && (d.Reason != ReasonTrafficDeadline || !strings.Contains(d.Message, "kustomize-controller")) {
-			t.Fatalf("after %s: %s, %s", at, d.Reason, d.Message)
-		}
+		require.False(t, failed > 0 && (d.Reason != ReasonTrafficDeadline || !strings.Contains(d.Message, "kustomize-controller")),
+			"after %s: %s, %s", at, d.Reason, d.Message)
 	}
-	if failed != record.DefaultProgressDeadline || writes > 2 {
-		t.Errorf("it failed after %s, with %d writes of the record", failed, writes)
-	}
+	assert.True(t, failed == record.DefaultProgressDeadline && writes <= 2, "it failed after %s, with %d writes of the record", failed, writes)
 	look(24*time.Hour, world(50, 50), false)
 	if d := look(24*time.Hour, world(50, 50), false); d.State != pb.State_STATE_READY || r.Release.Waiting != (record.Waiting{}) {
 		t.Errorf("once the gateway follows: %s, %s, with %+v in the record", d.State, d.Message, r.Release.Waiting)
@@ -178,12 +170,9 @@ func TestRepairNamesFieldManager(t *testing.T) {
 		child.Children[0].ScaledBy = by
 		for name, o := range map[string]Observation{"hold": held, "bounds": bounds, "child": child} {
 			d := reconcile(Judge(o))
-			if d.Action == nil || strings.Contains(d.Message, by+" has changed") != (by == "kustomize-controller") {
-				t.Errorf("%s changed by %q: %v, %s", name, by, d.Action, d.Message)
-			}
-			if by == "kustomize-controller" && !strings.HasPrefix(d.Overwritten, by) {
-				t.Errorf("%s: it is not remembered: %+v", name, d.Waiting)
-			}
+			assert.True(t, d.Action != nil && strings.Contains(d.Message, by+" has changed") == (by == "kustomize-controller"),
+				"%s changed by %q: %v, %s", name, by, d.Action, d.Message)
+			assert.False(t, by == "kustomize-controller" && !strings.HasPrefix(d.Overwritten, by), "%s: it is not remembered: %+v", name, d.Waiting)
 		}
 	}
 }

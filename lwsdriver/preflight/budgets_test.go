@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
@@ -87,13 +88,9 @@ func TestBudgets(t *testing.T) {
 				tt.change(&w)
 			}
 			code, text := w.judge(tt.budget)
-			if code != tt.want {
-				t.Errorf("%s: %q (%s), want %q", tt.reason, code, text, tt.want)
-			}
+			assert.Equal(t, tt.want, code, "%s: %q (%s), want %q", tt.reason, code, text, tt.want)
 			for _, word := range tt.says {
-				if !strings.Contains(text, word) {
-					t.Errorf("%q does not say %q", text, word)
-				}
+				assert.Contains(t, text, word)
 			}
 		})
 	}

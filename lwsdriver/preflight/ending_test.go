@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	corev1 "k8s.io/api/core/v1"
 )
 
@@ -29,8 +30,7 @@ func TestLasts(t *testing.T) {
 		{"for i in 1 2 3; do sleep 1; done", 0, false},
 	} {
 		h := &corev1.LifecycleHandler{Exec: &corev1.ExecAction{Command: []string{"sh", "-c", tt.command}}}
-		if got, known := hookDuration(h); got != tt.want || known != tt.known {
-			t.Errorf("%q: %s, %t; want %s, %t", tt.command, got, known, tt.want, tt.known)
-		}
+		got, known := hookDuration(h)
+		assert.True(t, got == tt.want && known == tt.known, "%q: %s, %t; want %s, %t", tt.command, got, known, tt.want, tt.known)
 	}
 }

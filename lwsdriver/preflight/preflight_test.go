@@ -20,6 +20,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/preflight"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/preflight/manifests"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
@@ -35,21 +38,13 @@ var update = flag.Bool("update", false, "write the golden files anew")
 func snapshotOf(t *testing.T, path string) *preflight.Inventory {
 	t.Helper()
 	text, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	set := manifests.NewSet("default")
-	if err := set.Add(filepath.Base(path), text); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, set.Add(filepath.Base(path), text))
 	workloads, err := set.Workloads()
-	if err != nil || len(workloads) != 1 {
-		t.Fatalf("%s: %d workloads, %v", path, len(workloads), err)
-	}
+	require.True(t, err == nil && len(workloads) == 1, "%s: %d workloads, %v", path, len(workloads), err)
 	s, err := set.Inventory(workloads[0])
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	first, _, _ := strings.Cut(string(text), "\n")
 	if words, ok := strings.CutPrefix(first, "# "); ok {
 		expect(t, s, strings.Fields(words))
@@ -88,9 +83,7 @@ func expect(t *testing.T, s *preflight.Inventory, words []string) {
 		return
 	}
 	policy, bad := record.ParsePolicy(p)
-	if len(bad) > 0 {
-		t.Fatal(bad)
-	}
+	require.Empty(t, bad)
 	s.Policy = policy
 }
 
@@ -103,29 +96,19 @@ func TestRules(t *testing.T) {
 			got := describe(found(preflight.Check(failing), rule.ID))
 			golden := filepath.Join(dir, "fail.txt")
 			if *update {
-				if err := os.WriteFile(golden, []byte(got), 0o600); err != nil {
-					t.Fatal(err)
-				}
+				require.NoError(t, os.WriteFile(golden, []byte(got), 0o600))
 			}
 			want, err := os.ReadFile(golden)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if got == "" || got != string(want) {
-				t.Errorf("fail.yaml: got\n%s\nwant\n%s", got, want)
-			}
+			require.NoError(t, err)
+			assert.True(t, got != "" && got == string(want), "fail.yaml: got\n%s\nwant\n%s", got, want)
 			passing := snapshotOf(t, filepath.Join(dir, "pass.yaml"))
 			r := preflight.Check(passing)
 			if all := found(r, rule.ID); len(all) > 0 {
 				t.Errorf("pass.yaml: %s", describe(all))
 			}
-			if rule.Applies != nil && !rule.Applies(passing) {
-				t.Error("pass.yaml: the rule does not apply, so that it passes says nothing")
-			}
+			assert.False(t, rule.Applies != nil && !rule.Applies(passing), "pass.yaml: the rule does not apply, so that it passes says nothing")
 			for _, u := range r.GetUnchecked() {
-				if slices.Contains(u.GetRules(), rule.ID) {
-					t.Errorf("pass.yaml: the rule did not look: %s: %s", u.GetSubject(), u.GetReason())
-				}
+				assert.False(t, slices.Contains(u.GetRules(), rule.ID), "pass.yaml: the rule did not look: %s: %s", u.GetSubject(), u.GetReason())
 			}
 		})
 	}
@@ -147,20 +130,14 @@ func describe(findings []*pb.Finding) string {
 func TestRulesAreComplete(t *testing.T) {
 	var ids []string
 	for _, rule := range preflight.Rules() {
-		if !regexp.MustCompile(`^([A-Z][a-z]+)+$`).MatchString(rule.ID) || slices.Contains(ids, rule.ID) {
-			t.Errorf("id %q", rule.ID)
-		}
+		assert.True(t, regexp.MustCompile(`^([A-Z][a-z]+)+$`).MatchString(rule.ID) && !slices.Contains(ids, rule.ID), "id %q", rule.ID)
 		ids = append(ids, rule.ID)
 		for what, s := range map[string]string{"title": rule.Title, "why": rule.Why, "fix": rule.Fix} {
-			if s == "" || strings.HasSuffix(s, ".") {
-				t.Errorf("%s: its %s is %q: want a sentence without its full stop", rule.ID, what, s)
-			}
+			assert.False(t, s == "" || strings.HasSuffix(s, "."), "%s: its %s is %q: want a sentence without its full stop", rule.ID, what, s)
 		}
 	}
 	examples, err := os.ReadDir("testdata")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	for _, e := range examples {
 		if !slices.Contains(ids, e.Name()) {
 			t.Errorf("testdata/%s is of no rule", e.Name())
@@ -201,13 +178,9 @@ func TestWarnings(t *testing.T) {
 	}
 	for _, w := range preflight.Warnings(findings, &pb.Warning{Code: "PreStopMissing"}) {
 		warned = append(warned, w.GetCode())
-		if !strings.Contains(w.GetMessage(), ". ") {
-			t.Errorf("%s does not say what to do: %s", w.GetCode(), w.GetMessage())
-		}
+		assert.Contains(t, w.GetMessage(), ". ", "%s does not say what to do", w.GetCode())
 	}
-	if got := fmt.Sprint(rules, warned); got != "[AllUnavailable ReadinessProbeMissing PreStopMissing LeadersNotSpread GitOpsTracked] [AllUnavailable ReadinessProbeMissing]" {
-		t.Error(got)
-	}
+	assert.Equal(t, "[AllUnavailable ReadinessProbeMissing PreStopMissing LeadersNotSpread GitOpsTracked] [AllUnavailable ReadinessProbeMissing]", fmt.Sprint(rules, warned))
 }
 
 // Each role of a DisaggregatedSet is judged, with its name and its fields in the set. What a release needs is that of all roles.
@@ -223,22 +196,16 @@ func TestRolesAreJudged(t *testing.T) {
 	}}
 	delete(s.Unseen, preflight.Quotas)
 	r := preflight.Check(s)
-	if k := r.GetWorkload().GetKind(); k != "DisaggregatedSet" {
-		t.Errorf("the workload is a %s", k)
-	}
+	assert.Equal(t, "DisaggregatedSet", r.GetWorkload().GetKind(), "the workload is a")
 	text := strings.ReplaceAll(describe(r.GetFindings()), "\n  ", ": ")
 	for _, want := range []string{
 		"SEVERITY_WARNING: DisaggregatedSet default/llm: spec.roles[0].spec.leaderWorkerTemplate.workerTemplate.spec.containers[0].readinessProbe: role prefill: no container",
 		"spec.roles[1].spec.leaderWorkerTemplate.workerTemplate.spec.containers[0].readinessProbe: role decode: no container",
 		"12 groups (24 pods) more do not fit",
 	} {
-		if !strings.Contains(text, want) {
-			t.Errorf("%q is missing in\n%s", want, text)
-		}
+		assert.Contains(t, text, want, "%q is missing in\n%s", want, text)
 	}
-	if strings.Contains(text, "maxUnavailable") {
-		t.Errorf("the groups of a role are not rolled:\n%s", text)
-	}
+	assert.NotContains(t, text, "maxUnavailable", "the groups of a role are not rolled")
 }
 
 // Requests enter by the role whose leaders the Service selects, by whatever labels, and else by the first one.
@@ -278,9 +245,8 @@ func TestRolesNotPairedFollowsEntryRole(t *testing.T) {
 	s := snapshotOf(t, "testdata/RolesNotPaired/fail.yaml")
 	s.Policy.Traffic.StableService = "llm-decode"
 	text := describe(preflight.Check(s).GetFindings())
-	if !strings.Contains(text, "role prefill: it selects 8 pods by other labels than their revision") || strings.Contains(text, "role decode: it selects") {
-		t.Errorf("the findings are\n%s", text)
-	}
+	assert.True(t, strings.Contains(text, "role prefill: it selects 8 pods by other labels than their revision") && !strings.Contains(text, "role decode: it selects"),
+		"the findings are\n%s", text)
 	s.Policy.Traffic.Pool = &traffic.Pool{Stable: "llm", Canary: "llm-canary"}
 	if own := describe(preflight.Check(s).GetFindings()); !strings.Contains(text, "InferencePool") || strings.Contains(own, "InferencePool") {
 		t.Errorf("the release's own pool is judged, or no other one:\n%s\n%s", text, own)

@@ -10,6 +10,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/preflight"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
@@ -32,15 +34,9 @@ func TestRulesReference(t *testing.T) {
 	}
 	const path = "../../docs/reference-preflight.md"
 	if *update {
-		if err := os.WriteFile(path, []byte(b.String()), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, os.WriteFile(path, []byte(b.String()), 0o600))
 	}
 	got, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(b.String(), string(got)); diff != "" {
-		t.Errorf("docs/reference-preflight.md is stale, run make generate (-rules +file):\n%s", diff)
-	}
+	require.NoError(t, err)
+	assert.Empty(t, cmp.Diff(b.String(), string(got)), "docs/reference-preflight.md is stale, run make generate (-rules +file)")
 }

@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/utils/ptr"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
@@ -22,26 +24,16 @@ func rolling(partition int32, unavailable, surge string) lws.RollingUpdateConfig
 
 func TestHold(t *testing.T) {
 	h := Hold()
-	if *h.Partition < 100_000 || h.MaxSurge != intstr.FromInt32(0) {
-		t.Errorf("%+v lets LWS create groups at the new revision", h)
-	}
-	if h.MaxUnavailable != intstr.FromInt32(1) {
-		t.Errorf("%+v: LWS refuses maxUnavailable 0 beside maxSurge 0, and a percentage may round to 0", h)
-	}
+	assert.True(t, *h.Partition >= 100_000 && h.MaxSurge == intstr.FromInt32(0), "%+v lets LWS create groups at the new revision", h)
+	assert.Equal(t, intstr.FromInt32(1), h.MaxUnavailable, "%+v: LWS refuses maxUnavailable 0 beside maxSurge 0, and a percentage may round to 0", h)
 	*h.Partition = 0
-	if *Hold().Partition == 0 {
-		t.Error("holds share their partition")
-	}
+	assert.NotZero(t, *Hold().Partition, "holds share their partition")
 }
 
 func TestNative(t *testing.T) {
 	saved := rolling(3, "25%", "1")
-	if diff := cmp.Diff(rolling(0, "25%", "1"), Native(saved)); diff != "" {
-		t.Errorf("-want, +got:\n%s", diff)
-	}
-	if *saved.Partition != 3 {
-		t.Error("the saved configuration was changed in place")
-	}
+	assert.Empty(t, cmp.Diff(rolling(0, "25%", "1"), Native(saved)), "-want, +got")
+	assert.Equal(t, int32(3), *saved.Partition, "the saved configuration was changed in place")
 }
 
 func TestSameRolling(t *testing.T) {
@@ -62,12 +54,8 @@ func TestSameRolling(t *testing.T) {
 	}
 	for _, tc := range tests {
 		t.Run(tc.name, func(t *testing.T) {
-			if got := SameRolling(tc.a, tc.b); got != tc.want {
-				t.Errorf("%s\ngot %t", tc.reason, got)
-			}
-			if got := SameRolling(tc.b, tc.a); got != tc.want {
-				t.Errorf("%s\nthe other way round: got %t", tc.reason, got)
-			}
+			assert.Equal(t, tc.want, SameRolling(tc.a, tc.b), tc.reason)
+			assert.Equal(t, tc.want, SameRolling(tc.b, tc.a), "%s\nthe other way round", tc.reason)
 		})
 	}
 }
@@ -95,16 +83,12 @@ func TestAbsorb(t *testing.T) {
 	}
 	for _, tc := range tests {
 		t.Run(tc.name, func(t *testing.T) {
-			if diff := cmp.Diff(tc.want, Absorb(saved, Hold(), tc.found)); diff != "" {
-				t.Errorf("%s\n-want, +got:\n%s", tc.reason, diff)
-			}
+			assert.Empty(t, cmp.Diff(tc.want, Absorb(saved, Hold(), tc.found)), "%s\n-want, +got", tc.reason)
 		})
 	}
 	t.Run("Twice", func(t *testing.T) {
 		once := Absorb(saved, Hold(), set(2, "3", "1"))
-		if diff := cmp.Diff(once, Absorb(once, Hold(), set(2, "3", "1"))); diff != "" {
-			t.Errorf("Absorbing the same edit again changes nothing.\n-want, +got:\n%s", diff)
-		}
+		assert.Empty(t, cmp.Diff(once, Absorb(once, Hold(), set(2, "3", "1"))), "Absorbing the same edit again changes nothing.\n-want, +got")
 	})
 }
 
@@ -131,15 +115,10 @@ func TestWanted(t *testing.T) {
 	for _, tc := range tests {
 		t.Run(tc.name, func(t *testing.T) {
 			got, err := Wanted(saved, tc.notes)
-			if (err != nil) != tc.fails {
-				t.Errorf("%s\nerror %v", tc.reason, err)
-			}
-			if diff := cmp.Diff(tc.want, got); err == nil && diff != "" {
-				t.Errorf("%s\n-want, +got:\n%s", tc.reason, diff)
-			}
-			if *saved.Partition != 3 {
-				t.Error("what was saved is changed in place")
-			}
+			assert.Equal(t, tc.fails, err != nil, "%s\nerror %v", tc.reason, err)
+			diff := cmp.Diff(tc.want, got)
+			assert.False(t, err == nil && diff != "", "%s\n-want, +got:\n%s", tc.reason, diff)
+			assert.Equal(t, int32(3), *saved.Partition, "what was saved is changed in place")
 		})
 	}
 }
@@ -149,8 +128,7 @@ func TestMistakesAreNamedInOrder(t *testing.T) {
 	for range 50 {
 		_, wanted := Wanted(rolling(0, "1", "1"), map[string]string{WantedMaxUnavailable: "many", WantedMaxSurge: "few"})
 		checked := checkRolling(rolling(0, "many", "few"))
-		if !strings.Contains(fmt.Sprint(wanted), "many") || !strings.Contains(fmt.Sprint(checked), "many") {
-			t.Fatalf("annotations: %v; spec: %v", wanted, checked)
-		}
+		require.True(t, strings.Contains(fmt.Sprint(wanted), "many") && strings.Contains(fmt.Sprint(checked), "many"),
+			"annotations: %v; spec: %v", wanted, checked)
 	}
 }

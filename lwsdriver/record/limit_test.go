@@ -11,6 +11,8 @@ import (
 
 	"k8s.io/apimachinery/pkg/util/validation"
 
+	"github.com/stretchr/testify/assert"
+
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 	"github.com/lockstep-rollouts/lockstep/traffic"
 )
@@ -18,30 +20,26 @@ import (
 func TestHistoryLimit(t *testing.T) {
 	for value, want := range map[string]int{"0": 0, "1": 1, "100": 100, "": -1, "-1": -1, "101": -1, "ten": -1, "1.5": -1} {
 		got, err := HistoryLimit(map[string]string{HistoryLimitAnnotation: value})
-		if want < 0 && (err == nil || got != DefaultHistoryLimit) || want >= 0 && (err != nil || got != want) {
-			t.Errorf("%q: %d, %v", value, got, err)
-		}
+		assert.False(t, want < 0 && (err == nil || got != DefaultHistoryLimit) || want >= 0 && (err != nil || got != want),
+			"%q: %d, %v", value, got, err)
 	}
-	if got, err := HistoryLimit(nil); got != DefaultHistoryLimit || err != nil {
-		t.Errorf("nothing: %d, %v", got, err)
-	}
+	got, err := HistoryLimit(nil)
+	assert.True(t, got == DefaultHistoryLimit && err == nil, "nothing: %d, %v", got, err)
 }
 
 // The owner of a release is an object of any name that Kubernetes accepts: a shorter limit refused what a user can't shorten.
 func TestLimitOfOwners(t *testing.T) {
 	for _, prefix := range []string{"argo-rollouts/", "kruise-rollouts/", "kruise-batchrelease/"} {
-		if n := len(prefix) + validation.DNS1123LabelMaxLength + len("/") + validation.DNS1123SubdomainMaxLength; n > MaxOwner {
-			t.Errorf("an owner of %s has up to %d bytes, more than %d", prefix, n, MaxOwner)
-		}
+		n := len(prefix) + validation.DNS1123LabelMaxLength + len("/") + validation.DNS1123SubdomainMaxLength
+		assert.LessOrEqual(t, n, MaxOwner, "an owner of %s has up to %d bytes, more than %d", prefix, n, MaxOwner)
 	}
 }
 
 // A host's user wrote steps, not the batches of a policy: the message says what to change.
 func TestTooManyBatches(t *testing.T) {
 	_, bad := ParsePolicy(&pb.ReleasePolicy{Style: pb.Style_STYLE_CANARY, Batches: slices.Repeat([]string{"1"}, MaxBatches+1)})
-	if len(bad) != 1 || bad[0].Field != "policy.batches" || !strings.Contains(bad[0].Description, "200 that are possible: use fewer") {
-		t.Errorf("it is refused with %v", bad)
-	}
+	assert.True(t, len(bad) == 1 && bad[0].Field == "policy.batches" && strings.Contains(bad[0].Description, "200 that are possible: use fewer"),
+		"it is refused with %v", bad)
 }
 
 // TestLimits: a request and a record at a limit are accepted, and refused above it.
@@ -107,11 +105,7 @@ func TestLimits(t *testing.T) {
 		}),
 		"given up twice": release(func(r *Release, more int) { r.GivenUp = []int{1, 2 - more} }),
 	} {
-		if err := accepts(0); err != nil {
-			t.Errorf("%s at the limit: %v", name, err)
-		}
-		if err := accepts(1); err == nil {
-			t.Errorf("%s above the limit is accepted", name)
-		}
+		assert.NoError(t, accepts(0), "%s at the limit", name)
+		assert.Error(t, accepts(1), "%s above the limit is accepted", name)
 	}
 }

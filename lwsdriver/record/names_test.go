@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"pgregory.net/rapid"
 )
@@ -24,9 +25,8 @@ func TestCanaryName(t *testing.T) {
 	}
 	for _, tc := range tests {
 		t.Run(tc.name, func(t *testing.T) {
-			if got := CanaryName(tc.workload, tc.object, tc.revision); got != tc.want {
-				t.Errorf("%s\nCanaryName(%q, %q, %q) = %q, want %q", tc.reason, tc.workload, tc.object, tc.revision, got, tc.want)
-			}
+			assert.Equal(t, tc.want, CanaryName(tc.workload, tc.object, tc.revision),
+				"%s\nCanaryName(%q, %q, %q)", tc.reason, tc.workload, tc.object, tc.revision)
 		})
 	}
 }
@@ -63,8 +63,6 @@ func TestMaxStableNameIsTight(t *testing.T) {
 	for _, replicas := range []int{0, 1, 10, 11, 1000} {
 		stable := "v" + strings.Repeat("x", MaxStableName(replicas))
 		label := fmt.Sprintf("%s-%d-%s", CanaryName(stable, stable, "0123456789"), max(replicas-1, 0), statefulSetHash)
-		if len(validation.IsValidLabelValue(label)) == 0 {
-			t.Errorf("%d replicas: one character more than MaxStableName would still do", replicas)
-		}
+		assert.NotEmpty(t, validation.IsValidLabelValue(label), "%d replicas: one character more than MaxStableName would still do", replicas)
 	}
 }

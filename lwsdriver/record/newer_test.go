@@ -7,6 +7,9 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 )
 
 // What a newer driver wrote is described, and a rollback by this driver keeps it.
@@ -29,29 +32,18 @@ func TestNewer(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			earlier := tt.edit(encoded(t, sampleRecord(t)))
 			r, err := DecodeRecord(earlier)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if !strings.Contains(r.Newer, tt.newer) {
-				t.Errorf("newer is %q, want %q", r.Newer, tt.newer)
-			}
+			require.NoError(t, err)
+			assert.Contains(t, r.Newer, tt.newer, "newer")
 			back, release := *r, *r.Release
 			release.Phase, release.PhaseAt = RollingBack, start.Add(time.Hour)
 			back.Release = &release
 			value, err := back.EncodeOver(earlier)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if !strings.Contains(value, tt.kept) || !strings.Contains(value, `"phase":"RollingBack"`) {
-				t.Errorf("the rollback writes %s", value)
-			}
+			require.NoError(t, err)
+			assert.True(t, strings.Contains(value, tt.kept) && strings.Contains(value, `"phase":"RollingBack"`), "the rollback writes %s", value)
 			again, err := DecodeRecord(value)
-			if err != nil {
-				t.Fatalf("the rollback can't be read: %v", err)
-			}
-			if once, err := again.EncodeOver(value); once != value {
-				t.Errorf("%v, encoding drifts:\n%s\n%s", err, value, once)
-			}
+			require.NoError(t, err, "the rollback can't be read")
+			once, err := again.EncodeOver(value)
+			assert.Equal(t, value, once, "%v, encoding drifts:\n%s\n%s", err, value, once)
 		})
 	}
 }
@@ -61,8 +53,7 @@ func TestEncodeOver(t *testing.T) {
 	r := sampleRecord(t)
 	want := encoded(t, r)
 	for _, earlier := range []string{"", "{", want, encoded(t, &Record{Saved: Hold()})} {
-		if got, err := r.EncodeOver(earlier); err != nil || got != want {
-			t.Errorf("over %s: %v, %s", earlier, err, got)
-		}
+		got, err := r.EncodeOver(earlier)
+		assert.True(t, err == nil && got == want, "over %s: %v, %s", earlier, err, got)
 	}
 }

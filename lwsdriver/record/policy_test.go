@@ -15,6 +15,8 @@ import (
 	"time"
 
 	"github.com/cockroachdb/datadriven"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 	"google.golang.org/protobuf/encoding/protojson"
 	"sigs.k8s.io/yaml"
 
@@ -39,9 +41,8 @@ func TestParsePolicy(t *testing.T) {
 		}
 		return told.String()
 	})
-	if _, bad := ParsePolicy(nil); len(bad) != 1 || bad[0].Field != "policy" {
-		t.Errorf("no policy at all: %v", bad)
-	}
+	_, bad := ParsePolicy(nil)
+	assert.True(t, len(bad) == 1 && bad[0].Field == "policy", "no policy at all: %v", bad)
 }
 
 func readPolicy(t *testing.T, line string) *pb.ReleasePolicy {
@@ -50,9 +51,7 @@ func readPolicy(t *testing.T, line string) *pb.ReleasePolicy {
 	err := yaml.UnmarshalStrict([]byte("{"+line+"}"), &given)
 	raw, errJSON := json.Marshal(given)
 	p := &pb.ReleasePolicy{}
-	if err := cmp.Or(err, errJSON, protojson.Unmarshal(raw, p)); err != nil {
-		t.Fatalf("%s: %v", line, err)
-	}
+	require.NoError(t, cmp.Or(err, errJSON, protojson.Unmarshal(raw, p)), line)
 	return p
 }
 
@@ -79,9 +78,8 @@ func TestThreshold(t *testing.T) {
 		planned, want int
 	}{{"", 4, 0}, {"10%", 9, 0}, {"50%", 3, 1}, {"2", 5, 2}, {"2", 1, 0}, {"100%", 4, 3}, {"100%", 0, 0}} {
 		p, bad := ParsePolicy(&pb.ReleasePolicy{Style: pb.Style_STYLE_CANARY, Batches: []string{"1"}, FailureThreshold: tt.threshold})
-		if got := p.Threshold(tt.planned); got != tt.want || len(bad) > 0 {
-			t.Errorf("Threshold(%d) of %q = %d, want %d: %v", tt.planned, tt.threshold, got, tt.want, bad)
-		}
+		got := p.Threshold(tt.planned)
+		assert.True(t, got == tt.want && len(bad) == 0, "Threshold(%d) of %q = %d, want %d: %v", tt.planned, tt.threshold, got, tt.want, bad)
 	}
 }
 
@@ -101,21 +99,15 @@ func TestCheckMetadata(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			got := CheckMetadata(p, tt.prefixes)
-			if len(got) != len(tt.want) {
-				t.Fatalf("%v, want %v", got, tt.want)
-			}
+			require.Len(t, got, len(tt.want), "want %v", tt.want)
 			for i, want := range tt.want {
 				field, key, _ := strings.Cut(want, " ")
-				if got[i].Field != "policy.canary_leader_metadata."+field || !strings.Contains(got[i].Description, `"`+key+`"`) ||
-					!strings.Contains(got[i].Description, "--canary-metadata-prefix") {
-					t.Errorf("violation %d is %v, want %s", i, got[i], want)
-				}
+				assert.True(t, got[i].Field == "policy.canary_leader_metadata."+field && strings.Contains(got[i].Description, `"`+key+`"`) && strings.Contains(got[i].Description, "--canary-metadata-prefix"),
+					"violation %d is %v, want %s", i, got[i], want)
 			}
 		})
 	}
-	if bad := CheckMetadata(Policy{}, nil); len(bad) > 0 {
-		t.Errorf("a policy without metadata: %v", bad)
-	}
+	assert.Empty(t, CheckMetadata(Policy{}, nil), "a policy without metadata")
 }
 
 // A deadline beyond the driver's bound is refused; a recorded one counts as long as the bound.
@@ -135,13 +127,9 @@ func TestOperatorLimits(t *testing.T) {
 			!strings.Contains(bad[0].Description, "--max-progress-deadline")) {
 			t.Errorf("%s: %v, want the field, the maximum and the flag", tt.deadline, bad)
 		}
-		if got := b.Apply(p).ProgressDeadline; got != tt.counts {
-			t.Errorf("%s counts as %s, want %s", tt.deadline, got, tt.counts)
-		}
+		assert.Equal(t, tt.counts, b.Apply(p).ProgressDeadline, "%s counts as", tt.deadline)
 	}
-	if bad := (Limits{}).Check(Policy{ProgressDeadline: math.MaxInt64}); len(bad) > 0 {
-		t.Errorf("without a bound: %v", bad)
-	}
+	assert.Empty(t, (Limits{}).Check(Policy{ProgressDeadline: math.MaxInt64}), "without a bound")
 }
 
 // 25 groups of 4 are all of them, which is rarely meant.
@@ -151,19 +139,12 @@ func TestWarnings(t *testing.T) {
 		want    int
 	}{{[]string{"25%", "100%"}, 0}, {[]string{"1", "4"}, 0}, {[]string{"25", "100"}, 1}, {[]string{"1", "5"}, 1}} {
 		p, bad := ParsePolicy(&pb.ReleasePolicy{Style: pb.Style_STYLE_CANARY, Batches: tt.batches})
-		if len(bad) > 0 {
-			t.Fatal(bad)
-		}
-		if got := p.Warnings(4); len(got) != tt.want {
-			t.Errorf("%v: %v", tt.batches, got)
-		}
+		require.Empty(t, bad)
+		assert.Len(t, p.Warnings(4), tt.want, tt.batches)
 	}
 	p := Policy{Style: pb.Style_STYLE_BLUE_GREEN}
-	if got := p.Warnings(4); len(got) != 1 || got[0].GetCode() != "RequestsNotSwitched" {
-		t.Errorf("blue-green without traffic: %v", got)
-	}
+	got := p.Warnings(4)
+	assert.True(t, len(got) == 1 && got[0].GetCode() == "RequestsNotSwitched", "blue-green without traffic: %v", got)
 	p.Traffic = &traffic.Policy{}
-	if got := p.Warnings(4); len(got) != 0 {
-		t.Errorf("blue-green with traffic: %v", got)
-	}
+	assert.Empty(t, p.Warnings(4), "blue-green with traffic")
 }

@@ -3,16 +3,19 @@
 
 package record
 
-import "testing"
+import (
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+)
 
 // What Up, Down and String are for, FuzzQuantityOf judges for any text and number.
 func TestParseQuantity(t *testing.T) {
 	for in, want := range map[string]Quantity{
 		"3": {value: 3}, "0": {}, "05": {value: 5}, "25%": {25, true}, "0%": {0, true}, "100%": {100, true}, "2147483647": {value: maxCount},
 	} {
-		if got, err := ParseQuantity(in); err != nil || got != want {
-			t.Errorf("ParseQuantity(%q) = %+v, %v; want %+v", in, got, err, want)
-		}
+		got, err := ParseQuantity(in)
+		assert.True(t, err == nil && got == want, "ParseQuantity(%q) = %+v, %v; want %+v", in, got, err, want)
 	}
 	for _, in := range []string{
 		// Signs hint at a change, and targets are absolute. Spaces and empty texts are accidents of templates.
@@ -20,9 +23,8 @@ func TestParseQuantity(t *testing.T) {
 		// More than LWS, or an int, holds must not wrap around.
 		"2147483648", "99999999999999999999999", "99999999999999999999999%",
 	} {
-		if got, err := ParseQuantity(in); err == nil || got != (Quantity{}) {
-			t.Errorf("ParseQuantity(%q) = %+v, %v", in, got, err)
-		}
+		got, err := ParseQuantity(in)
+		assert.True(t, err != nil && got == (Quantity{}), "ParseQuantity(%q) = %+v, %v", in, got, err)
 	}
 }
 

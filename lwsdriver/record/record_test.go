@@ -13,6 +13,8 @@ import (
 	"github.com/cockroachdb/datadriven"
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
 	"k8s.io/utils/ptr"
@@ -27,9 +29,7 @@ func samplePolicy(t testing.TB) json.RawMessage {
 	raw, err := EncodePolicy(&pb.ReleasePolicy{
 		Style: pb.Style_STYLE_CANARY, Batches: []string{"25%", "100%"}, MinReady: durationpb.New(10 * time.Second),
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return raw
 }
 
@@ -51,9 +51,7 @@ func sampleRecord(t testing.TB) *Record {
 func encoded(t testing.TB, r *Record) string {
 	t.Helper()
 	value, err := r.Encode()
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return value
 }
 
@@ -85,9 +83,8 @@ func TestDecodeRecord(t *testing.T) {
 		}
 		return strings.ReplaceAll(told.String(), "\u00a0", " ") // of the errors of protobuf, which some builds have
 	})
-	if got, err := DecodeRecord(""); err == nil {
-		t.Errorf("of an empty annotation: %v", got)
-	}
+	got, err := DecodeRecord("")
+	assert.Error(t, err, "of an empty annotation: %v", got)
 	if got, err := DecodeRecord(sample); err != nil || cmp.Diff(sampleRecord(t), got) != "" {
 		t.Errorf("as written, %v: -written, +read:\n%s", err, cmp.Diff(sampleRecord(t), got))
 	}
@@ -109,9 +106,7 @@ func TestDecodeTarget(t *testing.T) {
 		var told strings.Builder
 		for line := range strings.SplitSeq(d.Input, "\n") {
 			target, err := DecodeTarget(line)
-			if (target == nil) == (err == nil) {
-				t.Errorf("%s: %v beside error %v", line, target, err)
-			}
+			assert.NotEqual(t, err == nil, target == nil, "%s: %v beside error %v", line, target, err)
 			if err != nil {
 				fmt.Fprintf(&told, "error: %v\n", err)
 				continue
@@ -120,35 +115,25 @@ func TestDecodeTarget(t *testing.T) {
 		}
 		return told.String()
 	})
-	if got, err := DecodeTarget(""); got != nil || err != nil {
-		t.Errorf("no annotation: %v, %v", got, err)
-	}
+	got, err := DecodeTarget("")
+	assert.True(t, got == nil && err == nil, "no annotation: %v, %v", got, err)
 }
 
 func TestTarget(t *testing.T) {
 	var none *Target
-	if n, err := none.Planned(4); n != 0 || err != nil {
-		t.Errorf("no target means no groups, got %d, %v", n, err)
-	}
-	if none.Renewed(start) != nil {
-		t.Error("renewing must not invent a target")
-	}
+	n, err := none.Planned(4)
+	assert.True(t, n == 0 && err == nil, "no target means no groups, got %d, %v", n, err)
+	assert.Nil(t, none.Renewed(start), "renewing must not invent a target")
 	quarter := &Target{Groups: "25%", Batch: ptr.To(0), At: start}
 	for replicas, want := range map[int]int{0: 0, 1: 1, 4: 1, 5: 2, 8: 2} {
-		if n, err := quarter.Planned(replicas); n != want || err != nil {
-			t.Errorf("25%% of %d = %d, %v; want %d", replicas, n, err, want)
-		}
+		n, err := quarter.Planned(replicas)
+		assert.True(t, n == want && err == nil, "25%% of %d = %d, %v; want %d", replicas, n, err, want)
 	}
-	if _, err := (&Target{Groups: "x"}).Planned(4); err == nil {
-		t.Error("an unreadable target must not mean 0 groups, which would take the canary away")
-	}
+	_, err = (&Target{Groups: "x"}).Planned(4)
+	assert.Error(t, err, "an unreadable target must not mean 0 groups, which would take the canary away")
 	later := quarter.Renewed(start.Add(time.Hour))
-	if diff := cmp.Diff(&Target{Groups: "25%", Batch: ptr.To(0), At: start.Add(time.Hour)}, later); diff != "" {
-		t.Errorf("-want, +got:\n%s", diff)
-	}
-	if !quarter.At.Equal(start) {
-		t.Error("renewing changed the original")
-	}
+	assert.Empty(t, cmp.Diff(&Target{Groups: "25%", Batch: ptr.To(0), At: start.Add(time.Hour)}, later), "-want, +got")
+	assert.True(t, quarter.At.Equal(start), "renewing changed the original")
 }
 
 func TestValidID(t *testing.T) {
@@ -156,28 +141,20 @@ func TestValidID(t *testing.T) {
 		"r-1": true, "A": true, "6f9d.7_x": true, strings.Repeat("a", 63): true,
 		"": false, "-a": false, "a-": false, "a/b": false, "a b": false, "ä": false, strings.Repeat("a", 64): false, "a\n": false,
 	} {
-		if got := ValidID(id); got != want {
-			t.Errorf("ValidID(%q) = %t", id, got)
-		}
+		assert.Equal(t, want, ValidID(id), "ValidID(%q)", id)
 	}
 }
 
 func TestEncodePolicyIsStable(t *testing.T) {
 	p := &pb.ReleasePolicy{Style: pb.Style_STYLE_CANARY, Batches: []string{"1", "2"}, FailureThreshold: "1"}
 	first, err := EncodePolicy(p)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	for range 20 {
 		next, err := EncodePolicy(p)
-		if err != nil || string(next) != string(first) {
-			t.Fatalf("the same policy is recorded as %s and as %s (%v)", first, next, err)
-		}
+		require.True(t, err == nil && string(next) == string(first), "the same policy is recorded as %s and as %s (%v)", first, next, err)
 	}
 	back, err := (&Release{Policy: first}).PolicyMessage()
-	if err != nil || !proto.Equal(p, back) {
-		t.Errorf("%s reads as %v, %v", first, back, err)
-	}
+	assert.True(t, err == nil && proto.Equal(p, back), "%s reads as %v, %v", first, back, err)
 }
 
 func FuzzDecodeRecord(f *testing.F) {
@@ -186,25 +163,16 @@ func FuzzDecodeRecord(f *testing.F) {
 	f.Fuzz(func(t *testing.T, value string) {
 		r, err := DecodeRecord(value)
 		if err != nil {
-			if r != nil {
-				t.Errorf("a record beside the error %v", err)
-			}
+			assert.Nil(t, r, "a record beside the error %v", err)
 			return
 		}
 		once, err := r.Encode()
-		if err != nil {
-			t.Fatalf("what was read can't be written: %v", err)
-		}
+		require.NoError(t, err, "what was read can't be written")
 		again, err := DecodeRecord(once)
-		if err != nil {
-			t.Fatalf("what was written can't be read: %v\n%s", err, once)
-		}
-		if twice := encoded(t, again); once != twice {
-			t.Fatalf("encoding drifts, so each look would write:\n%s\n%s", once, twice)
-		}
-		if diff := cmp.Diff(r, again, cmpopts.IgnoreFields(Record{}, "Newer"), cmpopts.IgnoreFields(Release{}, "Policy")); diff != "" {
-			t.Fatalf("-read, +read again:\n%s", diff)
-		}
+		require.NoError(t, err, "what was written can't be read: %v\n%s", err, once)
+		twice := encoded(t, again)
+		require.Equal(t, twice, once, "encoding drifts, so each look would write:\n%s\n%s", once, twice)
+		require.Empty(t, cmp.Diff(r, again, cmpopts.IgnoreFields(Record{}, "Newer"), cmpopts.IgnoreFields(Release{}, "Policy")), "-read, +read again")
 		if r.Release == nil {
 			return
 		}
@@ -213,15 +181,11 @@ func FuzzDecodeRecord(f *testing.F) {
 		}
 		// A decoded record must not fail later, when no caller can be told.
 		p, err := r.Release.PolicyMessage()
-		if err != nil {
-			t.Fatal(err)
-		}
-		if _, bad := ParsePolicy(p); len(bad) > 0 {
-			t.Fatal(bad)
-		}
-		if n, err := r.Release.Target.Planned(7); err != nil || n < 0 || n > 7 {
-			t.Fatalf("target of %d groups of 7, %v", n, err)
-		}
+		require.NoError(t, err)
+		_, bad := ParsePolicy(p)
+		require.Empty(t, bad)
+		n, err := r.Release.Target.Planned(7)
+		require.True(t, err == nil && n >= 0 && n <= 7, "target of %d groups of 7, %v", n, err)
 	})
 }
 
@@ -229,24 +193,15 @@ func FuzzDecodeTarget(f *testing.F) {
 	f.Fuzz(func(t *testing.T, value string) {
 		target, err := DecodeTarget(value)
 		if err != nil || target == nil {
-			if target != nil || (err == nil) != (value == "") {
-				t.Errorf("DecodeTarget(%q) = %v, %v", value, target, err)
-			}
+			assert.True(t, target == nil && (err == nil) == (value == ""), "DecodeTarget(%q) = %v, %v", value, target, err)
 			return
 		}
 		once, err := target.Encode()
-		if err != nil {
-			t.Fatalf("what was read can't be written: %v", err)
-		}
+		require.NoError(t, err, "what was read can't be written")
 		again, err := DecodeTarget(once)
-		if err != nil {
-			t.Fatalf("what was written can't be read: %v\n%s", err, once)
-		}
-		if diff := cmp.Diff(target, again); diff != "" {
-			t.Fatal(diff)
-		}
-		if n, err := target.Planned(7); err != nil || n < 0 || n > 7 {
-			t.Fatalf("target of %d groups of 7, %v", n, err)
-		}
+		require.NoError(t, err, "what was written can't be read: %v\n%s", err, once)
+		require.Empty(t, cmp.Diff(target, again))
+		n, err := target.Planned(7)
+		require.True(t, err == nil && n >= 0 && n <= 7, "target of %d groups of 7, %v", n, err)
 	})
 }

@@ -4,25 +4,19 @@
 package record
 
 import (
-	"strings"
 	"testing"
+
+	"github.com/stretchr/testify/assert"
 )
 
 // The rendering version survives the record; a record without one is that of a driver without one.
 func TestRenderingIsRecorded(t *testing.T) {
-	if Rendering() < 1 {
-		t.Errorf("this driver's is %d", Rendering())
-	}
+	assert.GreaterOrEqual(t, Rendering(), 1, "this driver's")
 	r := sampleRecord(t)
-	if value := encoded(t, r); strings.Contains(value, "rendering") {
-		t.Errorf("0 is written: %s", value)
-	}
+	assert.NotContains(t, encoded(t, r), "rendering", "0 is written")
 	r.Release.Rendering = 7
 	again, err := DecodeRecord(encoded(t, r))
-	if err != nil || again.Release.Rendering != 7 || again.Newer != "" {
-		t.Errorf("%v: %+v", err, again)
-	}
-	if _, err := DecodeRecord(replace(`"rendering":7`, `"rendering":"seven"`)(encoded(t, r))); err == nil {
-		t.Error("a text is accepted")
-	}
+	assert.True(t, err == nil && again.Release.Rendering == 7 && again.Newer == "", "%v: %+v", err, again)
+	_, err = DecodeRecord(replace(`"rendering":7`, `"rendering":"seven"`)(encoded(t, r)))
+	assert.Error(t, err, "a text is accepted")
 }

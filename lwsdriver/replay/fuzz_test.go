@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
 )
 
@@ -26,9 +28,8 @@ func FuzzRecording(f *testing.F) {
 	f.Add(`{"version":1,"intent":{"kind":"Begin","value":{"policy":{"style":9}}}}`)
 	f.Fuzz(func(t *testing.T, text string) {
 		_ = Read(strings.NewReader(text), func(_ int, e Entry) error {
-			if _, err := e.MarshalJSON(); err != nil {
-				t.Errorf("what was read can't be written: %v", err)
-			}
+			_, err := e.MarshalJSON()
+			assert.NoError(t, err, "what was read can't be written")
 			return nil
 		})
 	})

@@ -18,6 +18,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 	"google.golang.org/protobuf/testing/protocmp"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -37,9 +39,7 @@ var update = flag.Bool("update", false, "write the decisions of this version int
 // were.
 func TestRecordings(t *testing.T) {
 	files, err := filepath.Glob("testdata/*.jsonl*")
-	if err != nil || len(files) == 0 {
-		t.Fatalf("no recordings: %v", err)
-	}
+	require.True(t, err == nil && len(files) != 0, "no recordings: %v", err)
 	for _, file := range files {
 		t.Run(filepath.Base(file), func(t *testing.T) {
 			raw := unpacked(t, file)
@@ -47,18 +47,14 @@ func TestRecordings(t *testing.T) {
 			err := Read(bytes.NewReader(raw), func(line int, e Entry) error {
 				differences, err := e.Replay()
 				for _, d := range differences {
-					if !*update {
-						t.Errorf("decision %d: %s", line, d)
-					}
+					assert.True(t, *update, "decision %d: %s", line, d)
 				}
 				d, refusal := plan.Decide(e.Observation, e.Intent)
 				r := Recorder{To: &again}
 				r.Record(e.Observation, e.Intent, d, refusal)
 				return errors.Join(err, r.Err())
 			})
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			if *update {
 				pack(t, file, again.Bytes())
 			}
@@ -75,9 +71,7 @@ func unpacked(t *testing.T, file string) []byte {
 			raw, err = io.ReadAll(zipped)
 		}
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return raw
 }
 
@@ -89,13 +83,10 @@ func pack(t *testing.T, file string, raw []byte) {
 	} else {
 		zipped := gzip.NewWriter(&out)
 		_, err := zipped.Write(raw)
-		if err = errors.Join(err, zipped.Close()); err != nil {
-			t.Fatal(err)
-		}
+		err = errors.Join(err, zipped.Close())
+		require.NoError(t, err)
 	}
-	if err := os.WriteFile(file, out.Bytes(), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.WriteFile(file, out.Bytes(), 0o600))
 }
 
 var noon = time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC)
@@ -127,9 +118,7 @@ func TestReplayReturnsDifferences(t *testing.T) {
 	var recording bytes.Buffer
 	r := &Recorder{To: &recording}
 	write(t, r, resting(), nil, plan.SetTarget{ReleaseID: "r1", Batch: ptr.To(0)})
-	if err := r.Err(); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, r.Err())
 	edited := strings.Replace(recording.String(), `"reason":"NewRevisionWaits"`, `"reason":"Held"`, 1)
 	edited = strings.Replace(edited, `"refusal":`, `"was":`, 1)
 	var got []string
@@ -140,23 +129,17 @@ func TestReplayReturnsDifferences(t *testing.T) {
 		}
 		return err
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	want := []string{
 		`decision.reason: recorded "Held", now "NewRevisionWaits"`,
 		`refused: recorded false, now true`,
 	}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("differences (-want +got):\n%s", diff)
-	}
+	assert.Empty(t, cmp.Diff(want, got), "differences (-want +got)")
 }
 
 func TestReadRefusesOtherVersions(t *testing.T) {
 	err := Read(strings.NewReader(`{"version":99}`), func(int, Entry) error { return nil })
-	if err == nil || !strings.Contains(err.Error(), "version 99") || !strings.Contains(err.Error(), "line 1") {
-		t.Errorf("error is %v", err)
-	}
+	assert.True(t, err != nil && strings.Contains(err.Error(), "version 99") && strings.Contains(err.Error(), "line 1"), "error is %v", err)
 }
 
 // TestIntentsRoundTrip checks that every intent of the planner is read back as it was written.
@@ -165,40 +148,29 @@ func TestIncompleteEntryIsSkipped(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "recording.jsonl")
 	record := func(name string) {
 		file, err := Open(path)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		defer func() { _ = file.Close() }()
 		o := plan.Observation{Key: types.NamespacedName{Name: name}, Gone: true}
 		d, refusal := plan.Decide(o, nil)
 		r := Recorder{To: file}
 		r.Record(o, nil, d, refusal)
-		if err := r.Err(); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, r.Err())
 	}
 	record("first")
 	info, err := os.Stat(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	record("killed")
-	if err := os.Truncate(path, info.Size()+40); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.Truncate(path, info.Size()+40))
 	record("second")
 	raw, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	var names []string
 	err = Read(bytes.NewReader(raw), func(_ int, e Entry) error {
 		names = append(names, e.Observation.Key.Name)
 		return nil
 	})
-	if diff := cmp.Diff([]string{"first", "second"}, names); err != nil || diff != "" {
-		t.Errorf("%v; -want +got:\n%s", err, diff)
-	}
+	diff := cmp.Diff([]string{"first", "second"}, names)
+	assert.True(t, err == nil && diff == "", "%v; -want +got:\n%s", err, diff)
 }
 
 func TestIntentsRoundTrip(t *testing.T) {
@@ -210,36 +182,23 @@ func TestIntentsRoundTrip(t *testing.T) {
 	}
 	for name, i := range all {
 		raw, err := json.Marshal(Entry{Observation: resting(), Intent: i})
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		var back Entry
-		if err := json.Unmarshal(raw, &back); err != nil {
-			t.Fatalf("%s: %v", name, err)
-		}
-		if diff := cmp.Diff(i, back.Intent, protocmp.Transform()); diff != "" {
-			t.Errorf("%s (-wrote +read):\n%s", name, diff)
-		}
+		require.NoError(t, json.Unmarshal(raw, &back), name)
+		assert.Empty(t, cmp.Diff(i, back.Intent, protocmp.Transform()), "%s (-wrote +read)", name)
 	}
 	files, err := filepath.Glob("../plan/*.go")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	found := 0
 	for _, file := range files {
 		raw, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		for _, m := range regexp.MustCompile(`func \((?:\w+ )?(\w+)\) decide\(o Observation\)`).FindAllSubmatch(raw, -1) {
-			if found++; all[string(m[1])] == nil {
-				t.Errorf("intent %s of the planner is not recorded", m[1])
-			}
+			found++
+			assert.True(t, all[string(m[1])] != nil, "intent %s of the planner is not recorded", m[1])
 		}
 	}
-	if found != len(all) {
-		t.Errorf("the planner has %d intents, this test %d", found, len(all))
-	}
+	assert.Equal(t, len(all), found, "the planner has %d intents, this test %d", found, len(all))
 }
 
 // TestRecordingsAreRedacted checks that secrets of templates and foreign annotations are recorded only on request.
@@ -263,35 +222,27 @@ func TestRecordingsAreRedacted(t *testing.T) {
 		var recording bytes.Buffer
 		r := &Recorder{To: &recording, Templates: keep}
 		write(t, r, o, nil)
-		if err := r.Err(); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, r.Err())
 		for _, secret := range []string{"secret-1", "secret-2"} {
-			if got := strings.Contains(recording.String(), secret); got != keep {
-				t.Errorf("templates kept: %t; %s recorded: %t\n%s", keep, secret, got, &recording)
-			}
+			got := strings.Contains(recording.String(), secret)
+			assert.Equal(t, keep, got, "templates kept: %t; %s recorded: %t\n%s", keep, secret, got, &recording)
 		}
-		if !strings.Contains(recording.String(), "lockstep.dev/isolation") {
-			t.Error("Lockstep's own annotations are missing")
-		}
+		assert.Contains(t, recording.String(), "lockstep.dev/isolation", "Lockstep's own annotations are missing")
 		o := o
 		o.Traffic = nil // the next write is one of the record, which has the template
 		recording.Reset()
 		r = &Recorder{To: &recording, Templates: keep}
 		write(t, r, o, nil)
-		if err := Read(&recording, func(_ int, e Entry) error {
+		assert.NoError(t, Read(&recording, func(_ int, e Entry) error {
 			differences, err := e.Replay()
 			for _, d := range differences {
 				t.Errorf("templates kept: %t; replayed: %v", keep, d)
 			}
 			return err
-		}); err != nil {
-			t.Error(err)
-		}
+		}))
 	}
-	if service.Annotations["example.com/key"] != "secret-2" || len(template.LeaderWorkerTemplate.WorkerTemplate.Spec.Containers) != 1 {
-		t.Error("the cached objects were changed")
-	}
+	assert.True(t, service.Annotations["example.com/key"] == "secret-2" && len(template.LeaderWorkerTemplate.WorkerTemplate.Spec.Containers) == 1,
+		"the cached objects were changed")
 }
 
 // TestRecorderIsBounded checks that an unchanged state is recorded once, and the limit is kept.
@@ -303,17 +254,12 @@ func TestRecorderIsBounded(t *testing.T) {
 		o.Now = noon.Add(time.Duration(i) * time.Second)
 		write(t, r, o, nil)
 	}
-	if lines := strings.Count(recording.String(), "\n"); lines != 1 {
-		t.Errorf("%d lines of one state", lines)
-	}
+	assert.Equal(t, 1, strings.Count(recording.String(), "\n"), "lines of one state")
 	size := int64(recording.Len())
 	recording.Reset()
 	r = &Recorder{To: &recording, Limit: size}
 	write(t, r, resting(), nil, plan.Adopt{}, plan.Disown{})
-	if err := r.Err(); !errors.Is(err, ErrLimit) {
-		t.Errorf("error is %v", err)
-	}
-	if got := int64(recording.Len()); got > size {
-		t.Errorf("%d bytes, at most %d may be written", got, size)
-	}
+	assert.ErrorIs(t, r.Err(), ErrLimit, "error")
+	got := int64(recording.Len())
+	assert.LessOrEqual(t, got, size, "%d bytes, at most %d may be written", got, size)
 }

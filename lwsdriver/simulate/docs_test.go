@@ -6,8 +6,10 @@ package simulate
 import (
 	"fmt"
 	"os"
-	"strings"
 	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
@@ -40,9 +42,7 @@ var strategies = []struct {
 // TestStrategiesDocument checks that the figures in the documentation are the planner's.
 func TestStrategiesDocument(t *testing.T) {
 	document, err := os.ReadFile("../../docs/plan.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	for _, s := range strategies {
 		var in Input
 		plan := func(parallel, rollback bool) *pb.PlanResponse {
@@ -56,9 +56,7 @@ func TestStrategiesDocument(t *testing.T) {
 			in = input(t, policy)
 			in.Rolling, in.StatefulSetMaxUnavailable, in.Rollback = rolling(s.unavailable, s.surge), parallel, rollback
 			r, err := Release(in)
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			return r
 		}
 		r, fast, back := plan(false, false), plan(true, false), "a second update"
@@ -75,8 +73,6 @@ func TestStrategiesDocument(t *testing.T) {
 		}
 		row := fmt.Sprintf("| %s | %.0f %% | %d | %s | %.0f min | %.0f min | %s |", s.name, 100*least, extra, gpus,
 			r.GetEstimate().AsDuration().Minutes(), fast.GetEstimate().AsDuration().Minutes(), back)
-		if !strings.Contains(string(document), row+"\n") {
-			t.Errorf("docs/plan.md lacks this row:\n%s", row)
-		}
+		assert.Contains(t, string(document), row+"\n", "docs/plan.md lacks this row:\n%s", row)
 	}
 }

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 	"google.golang.org/protobuf/types/known/durationpb"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -39,9 +41,7 @@ func rolling(unavailable, surge string) lws.RollingUpdateConfiguration {
 func input(t *testing.T, p *pb.ReleasePolicy) Input {
 	t.Helper()
 	policy, bad := record.ParsePolicy(p)
-	if len(bad) > 0 {
-		t.Fatal(bad)
-	}
+	require.Empty(t, bad)
 	return Input{
 		Replicas: 4, Rolling: rolling("1", "1"), Old: template("8"), New: template("8"), Policy: policy,
 		Startup: 10 * time.Minute, StatefulSetMaxUnavailable: true, Frames: true,
@@ -169,12 +169,8 @@ func TestRelease(t *testing.T) {
 				tt.change(&in)
 			}
 			r, err := Release(in)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if diff := cmp.Diff(tt.want, lines(r)); diff != "" {
-				t.Errorf("%s (-want +got):\n%s", tt.reason, diff)
-			}
+			require.NoError(t, err)
+			assert.Empty(t, cmp.Diff(tt.want, lines(r)), "%s (-want +got)", tt.reason)
 			checkSums(t, in, r)
 		})
 	}
@@ -186,18 +182,16 @@ func checkSums(t *testing.T, in Input, r *pb.PlanResponse) {
 	sum := time.Duration(0)
 	for _, s := range r.GetSteps() {
 		sum += s.GetEstimate().AsDuration()
-		if s.GetExtraPods() != s.GetExtraGroups()*int32(in.Size()) {
-			t.Errorf("%s: %d pods of %d groups", s.GetName(), s.GetExtraPods(), s.GetExtraGroups())
-		}
+		assert.Equal(t, s.GetExtraGroups()*int32(in.Size()), s.GetExtraPods(),
+			"%s: %d pods of %d groups", s.GetName(), s.GetExtraPods(), s.GetExtraGroups())
 	}
 	if r.GetEstimate().AsDuration() != sum {
 		t.Errorf("%s in all, the steps are %s", r.GetEstimate().AsDuration(), sum)
 	}
 	last := time.Duration(-1)
 	for i, f := range r.GetFrames() {
-		if at := f.GetAt().AsDuration(); at < last || int(f.GetStep()) >= len(r.GetSteps()) {
-			t.Errorf("frame %d at %s after %s, step %d", i, at, last, f.GetStep())
-		}
+		at := f.GetAt().AsDuration()
+		assert.True(t, at >= last && int(f.GetStep()) < len(r.GetSteps()), "frame %d at %s after %s, step %d", i, at, last, f.GetStep())
 		last = f.GetAt().AsDuration()
 	}
 }
@@ -242,18 +236,14 @@ func TestLargest(t *testing.T) {
 		in := input(t, &pb.ReleasePolicy{Style: style, Batches: []string{"100%"}, MinReady: durationpb.New(90 * time.Second)})
 		in.Replicas, in.Startup, in.StatefulSetMaxUnavailable, in.Frames = MaxGroups, time.Minute, false, true
 		r, err := Release(in)
-		if err != nil {
-			t.Errorf("%v: %v", style, err)
-		}
+		assert.NoError(t, err, style)
 		groups := map[*pb.PlanGroup]bool{}
 		for _, f := range r.GetFrames() {
 			for _, g := range f.GetGroups() {
 				groups[g] = true
 			}
 		}
-		if len(groups) > 8*MaxGroups {
-			t.Errorf("%v: %d frames have %d groups of their own", style, len(r.GetFrames()), len(groups))
-		}
+		assert.LessOrEqual(t, len(groups), 8*MaxGroups, "%v: %d frames have %d groups of their own", style, len(r.GetFrames()), len(groups))
 	}
 }
 
@@ -279,9 +269,8 @@ func TestDeadlineBlocks(t *testing.T) {
 	in := input(t, &pb.ReleasePolicy{Style: pb.Style_STYLE_CANARY, Batches: []string{"100%"}})
 	in.Startup = 40 * time.Minute
 	r, err := Release(in)
-	if err != nil || len(r.GetBlockers()) != 1 || r.GetBlockers()[0].GetCode() != "ProgressDeadlineExceeded" {
-		t.Fatalf("blockers %v, error %v", r.GetBlockers(), err)
-	}
+	require.True(t, err == nil && len(r.GetBlockers()) == 1 && r.GetBlockers()[0].GetCode() == "ProgressDeadlineExceeded",
+		"blockers %v, error %v", r.GetBlockers(), err)
 	if m := r.GetBlockers()[0].GetMessage(); !strings.Contains(m, "a group takes 40m0s") || !strings.Contains(m, "30m0s") || strings.Contains(m, "pod") {
 		t.Errorf("the message is of the forecast's own pods: %s", m)
 	}
@@ -291,9 +280,7 @@ func TestUnknownStartup(t *testing.T) {
 	in := input(t, &pb.ReleasePolicy{Style: pb.Style_STYLE_CANARY, Batches: []string{"100%"}})
 	in.Startup, in.Frames = 0, false
 	r, err := Release(in)
-	if err != nil || r.GetEstimate() != nil || r.GetSteps()[0].GetEstimate() != nil || r.GetFrames() != nil {
-		t.Errorf("%v, error %v", r, err)
-	}
+	assert.True(t, err == nil && r.GetEstimate() == nil && r.GetSteps()[0].GetEstimate() == nil && r.GetFrames() == nil, "%v, error %v", r, err)
 }
 
 // A forecast without a caller costs no more: it ends between two decisions.
@@ -306,7 +293,6 @@ func TestEndedForecast(t *testing.T) {
 		}
 		return gone
 	}
-	if _, err := Release(in); !errors.Is(err, gone) || asked != 3 {
-		t.Errorf("%v after %d decisions, want %v after 3", err, asked, gone)
-	}
+	_, err := Release(in)
+	assert.True(t, errors.Is(err, gone) && asked == 3, "%v after %d decisions, want %v after 3", err, asked, gone)
 }

@@ -8,6 +8,8 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/capacity"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
@@ -31,9 +33,7 @@ func TestPeak(t *testing.T) {
 		in.Rolling = rolling(amounts.Draw(rt, "maxUnavailable"), amounts.Draw(rt, "maxSurge"))
 		in.StatefulSetMaxUnavailable = rapid.Bool().Draw(rt, "parallel")
 		r, err := Release(in)
-		if err != nil {
-			rt.Fatal(err)
-		}
+		require.NoError(rt, err)
 		most := 0
 		for _, s := range r.GetSteps() {
 			most = max(most, int(s.GetExtraGroups()))

@@ -10,6 +10,8 @@ import (
 	"k8s.io/utils/ptr"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
@@ -73,9 +75,7 @@ func releaseRatio(t *testing.T, style pb.Style, surges bool, entry, other int) {
 	}
 	last := []int32{1, 1}
 	for batch := range p.Batches {
-		if err := w.runBatch(r, batch); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, w.runBatch(r, batch))
 		for i, role := range w.roles() {
 			n, want := role.GetUpdatedReady(), int32(((batch+1)*in.Roles[i].Replicas+entry-1)/entry)
 			if n < last[i] || n > want || n < want && !plan.InPlace(style) {
@@ -84,12 +84,8 @@ func releaseRatio(t *testing.T, style pb.Style, surges bool, entry, other int) {
 			last[i] = n
 		}
 	}
-	if err := w.request(plan.Promote{ReleaseID: releaseID}); err != nil {
-		t.Fatal(err)
-	}
-	if err := w.until(r, pb.State_STATE_COMPLETED); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, w.request(plan.Promote{ReleaseID: releaseID}))
+	require.NoError(t, w.until(r, pb.State_STATE_COMPLETED))
 	for i, role := range w.roles() {
 		if n := int(role.GetUpdatedReady()); n != in.Roles[i].Replicas || role.GetStable() != 0 {
 			t.Errorf("%d groups of %s are at the new revision at the end, and %d at the old one", n, role.GetName(), role.GetStable())

@@ -13,6 +13,9 @@ import (
 	"k8s.io/utils/ptr"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
@@ -29,18 +32,14 @@ func TestRelease_Slices(t *testing.T) {
 		{pb.Style_STYLE_PARTITION, "batch 1 of 2 (50%) 3-2/2-1 +2; batch 2 of 2 (75%) 2-3/2-2 +4; promote 0-4/0-2 +4"},
 	} {
 		policy, bad := record.ParsePolicy(&pb.ReleasePolicy{Style: tt.style, Batches: []string{"50%", "75%"}})
-		if len(bad) > 0 {
-			t.Fatal(bad)
-		}
+		require.Empty(t, bad)
 		one := lws.LeaderWorkerTemplate{Size: ptr.To[int32](1)}
 		in := Input{
 			Replicas: 4, Slices: 2, Old: one, New: one, Policy: policy, Startup: time.Minute,
 			Roles: []Role{{plan.Role{Name: "prefill", Replicas: 2, MaxSurge: 1}, one, one}, {plan.Role{Name: "decode", Replicas: 1, MaxSurge: 1}, one, one}},
 		}
 		r, err := Release(in)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		var steps []string
 		for _, s := range r.GetSteps() {
 			prefill, decode := s.GetRoles()[0], s.GetRoles()[1]
@@ -63,9 +62,7 @@ func hasPeak(t *testing.T, r *pb.PlanResponse, style pb.Style, in Input) {
 	for _, role := range in.Roles {
 		want += plan.PeakOf(style, role.Role, in.Slices)
 	}
-	if most != want {
-		t.Errorf("%s: the forecast has %d extra groups, and the peak is %d", style, most, want)
-	}
+	assert.Equal(t, want, most, "%s: the forecast has %d extra groups, and the peak is %d", style, most, want)
 }
 
 // A release of a DisaggregatedSet is forecast by the same planner: batches have groups of every role, no stable unit is lost before the
@@ -92,9 +89,7 @@ func TestRelease_Roles(t *testing.T) {
 		}, false, "2-2/1-1 +1 +4; 0-4/0-2 +1 +4", 0, 3},
 	} {
 		policy, bad := record.ParsePolicy(tt.policy)
-		if len(bad) > 0 {
-			t.Fatal(bad)
-		}
+		require.Empty(t, bad)
 		prefill, decode := lws.LeaderWorkerTemplate{Size: ptr.To[int32](2)}, lws.LeaderWorkerTemplate{Size: ptr.To[int32](4)}
 		in := Input{
 			Replicas: 4, Slices: 1, Old: prefill, New: prefill, Policy: policy, Startup: time.Minute, Rollback: tt.rollback,
@@ -116,14 +111,11 @@ func TestRelease_Roles(t *testing.T) {
 			}
 			steps = append(steps, fmt.Sprintf("%s +%d +%d", strings.Join(roles, "/"), s.GetExtraGroups(), s.GetExtraPods()))
 		}
-		if got := strings.Join(steps, "; "); got != tt.want {
-			t.Errorf("%v: the steps are %s, want %s", tt.policy, got, tt.want)
-		}
+		assert.Equal(t, tt.want, strings.Join(steps, "; "), "%v: the steps", tt.policy)
 		if !tt.rollback {
 			hasPeak(t, r, policy.Style, in)
 		}
-		if len(r.GetBlockers()) > 0 || slices.ContainsFunc(r.GetSteps(), func(s *pb.PlanStep) bool { return int(s.GetMinAvailableGroups()) < tt.least }) {
-			t.Errorf("%v: %v", tt.policy, r)
-		}
+		assert.True(t, len(r.GetBlockers()) == 0 && !slices.ContainsFunc(r.GetSteps(), func(s *pb.PlanStep) bool { return int(s.GetMinAvailableGroups()) < tt.least }),
+			"%v: %v", tt.policy, r)
 	}
 }

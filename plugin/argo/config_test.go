@@ -14,6 +14,8 @@ import (
 	"github.com/argoproj/argo-rollouts/pkg/apis/rollouts/v1alpha1"
 	"github.com/cockroachdb/datadriven"
 	"github.com/google/go-cmp/cmp"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 	"google.golang.org/protobuf/testing/protocmp"
 	"google.golang.org/protobuf/types/known/durationpb"
 	"k8s.io/utils/ptr"
@@ -27,9 +29,7 @@ func parse(t *testing.T, canary string) *v1alpha1.Rollout {
 	t.Helper()
 	ro := &v1alpha1.Rollout{}
 	ro.Spec.Strategy.Canary = &v1alpha1.CanaryStrategy{}
-	if err := yaml.UnmarshalStrict([]byte(canary), ro.Spec.Strategy.Canary); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, yaml.UnmarshalStrict([]byte(canary), ro.Spec.Strategy.Canary))
 	return ro
 }
 
@@ -64,12 +64,8 @@ steps:
 - plugin: {name: other/plugin, config: {upgrade: 9}}
 - plugin: {name: lockstep/lws, config: {headers: [], promote: true}}
 `))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if got.Unfit == nil || !strings.Contains(got.Unfit.Error(), "progressDeadlineSeconds: 2147483647") {
-		t.Errorf("Argo's deadline of 10 minutes would end a release of an hour: got %v", got.Unfit)
-	}
+	require.NoError(t, err)
+	assert.ErrorContains(t, got.Unfit, "progressDeadlineSeconds: 2147483647", "Argo's deadline of 10 minutes would end a release of an hour")
 	got.Unfit = nil
 	zero, five := int32(0), int32(5)
 	want := &Config{
@@ -100,9 +96,7 @@ steps:
 			4: {Promote: true, Headers: &[]*pb.HeaderMatch{}},
 		},
 	}
-	if diff := cmp.Diff(want, got, protocmp.Transform()); diff != "" {
-		t.Errorf("-want +got:\n%s", diff)
-	}
+	assert.Empty(t, cmp.Diff(want, got, protocmp.Transform()), "-want +got")
 }
 
 // TestReadConfigs runs testdata/config.txt and native.txt, in the words of strategyOf. Below each line is what the configuration says, why no release
@@ -175,16 +169,14 @@ func TestReadConfigRefusesBlueGreen(t *testing.T) {
 	// Of a Rollout with blueGreen only the annotation tells that it released a workload before.
 	ro := &v1alpha1.Rollout{}
 	ro.Spec.Strategy.BlueGreen = &v1alpha1.BlueGreenStrategy{}
-	if c, err := readTyped(ro); c != nil || err != nil {
-		t.Errorf("another's Rollout: %+v, %v", c, err)
-	}
+	c, err := readTyped(ro)
+	assert.True(t, c == nil && err == nil, "another's Rollout: %+v, %v", c, err)
 	ro.Annotations = map[string]string{AnnotationFirst: "t0"}
 	if _, err := readTyped(ro); err == nil || !strings.Contains(err.Error(), "spec.strategy.blueGreen") || !strings.Contains(err.Error(), "style: BlueGreen") {
 		t.Errorf("a Rollout that released a workload: %v", err)
 	}
-	if c, err := ReadLenient(ro); c != nil || err == nil {
-		t.Errorf("leniently: %+v, %v", c, err)
-	}
+	c, err = ReadLenient(ro)
+	assert.True(t, c == nil && err != nil, "leniently: %+v, %v", c, err)
 }
 
 // FuzzReadConfig: no configuration crashes the controller.

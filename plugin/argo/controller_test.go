@@ -15,6 +15,8 @@ import (
 	"time"
 
 	"github.com/argoproj/argo-rollouts/pkg/apis/rollouts/v1alpha1"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 	"google.golang.org/protobuf/proto"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -78,9 +80,7 @@ func (h *fixture) start() {
 	go func() { done <- h.controller.Run(ctx) }()
 	h.t.Cleanup(func() {
 		cancel()
-		if err := <-done; err != nil {
-			h.t.Error(err)
-		}
+		assert.NoError(h.t, <-done)
 	})
 	// The client in memory loses what is created between an informer's list and its watch.
 	h.eventually("the Controller watches", func() bool {
@@ -99,16 +99,11 @@ func (h *fixture) create(name, config string, at time.Time) {
 	}
 	ro.Status = v1alpha1.RolloutStatus{CurrentPodHash: "h1", StableRS: "h1", ObservedGeneration: "1"}
 	raw, err := json.Marshal(ro)
-	if err != nil {
-		h.t.Fatal(err)
-	}
+	require.NoError(h.t, err)
 	u := &unstructured.Unstructured{}
-	if err := u.UnmarshalJSON(raw); err != nil {
-		h.t.Fatal(err)
-	}
-	if _, err := h.client.Resource(rolloutResource).Namespace("ns").Create(h.t.Context(), u, metav1.CreateOptions{}); err != nil {
-		h.t.Fatal(err)
-	}
+	require.NoError(h.t, u.UnmarshalJSON(raw))
+	_, err = h.client.Resource(rolloutResource).Namespace("ns").Create(h.t.Context(), u, metav1.CreateOptions{})
+	require.NoError(h.t, err)
 }
 
 // createReplicaSet makes the ReplicaSet of a template of Rollout a.
@@ -123,22 +118,17 @@ func (h *fixture) createReplicaSet(hash, owner, revision string, at time.Time) {
 		"spec": map[string]any{"template": map[string]any{"metadata": map[string]any{"annotations": map[string]any{AnnotationRevision: revision}}}},
 	}}
 	set.SetCreationTimestamp(metav1.NewTime(at))
-	if _, err := h.client.Resource(replicaSetResource).Namespace("ns").Create(h.t.Context(), set, metav1.CreateOptions{}); err != nil {
-		h.t.Fatal(err)
-	}
+	_, err := h.client.Resource(replicaSetResource).Namespace("ns").Create(h.t.Context(), set, metav1.CreateOptions{})
+	require.NoError(h.t, err)
 }
 
 // read returns the Rollout as it is.
 func (h *fixture) read(name string) *v1alpha1.Rollout {
 	h.t.Helper()
 	u, err := h.client.Resource(rolloutResource).Namespace("ns").Get(h.t.Context(), name, metav1.GetOptions{})
-	if err != nil {
-		h.t.Fatal(err)
-	}
+	require.NoError(h.t, err)
 	ro := readRollout(u)
-	if ro == nil {
-		h.t.Fatalf("can't decode %v", u)
-	}
+	require.NotNil(h.t, ro, "can't decode %v", u)
 	return ro
 }
 
@@ -147,21 +137,16 @@ func (h *fixture) edit(name string, change func(map[string]any)) {
 	h.t.Helper()
 	client := h.client.Resource(rolloutResource).Namespace("ns")
 	u, err := client.Get(h.t.Context(), name, metav1.GetOptions{})
-	if err != nil {
-		h.t.Fatal(err)
-	}
+	require.NoError(h.t, err)
 	change(u.Object)
 	u.SetResourceVersion(u.GetResourceVersion() + "1") // client-go's fake keeps it
-	if _, err := client.Update(h.t.Context(), u, metav1.UpdateOptions{}); err != nil {
-		h.t.Fatal(err)
-	}
+	_, err = client.Update(h.t.Context(), u, metav1.UpdateOptions{})
+	require.NoError(h.t, err)
 }
 
 func (h *fixture) delete(name string) {
 	h.t.Helper()
-	if err := h.client.Resource(rolloutResource).Namespace("ns").Delete(h.t.Context(), name, metav1.DeleteOptions{}); err != nil {
-		h.t.Fatal(err)
-	}
+	require.NoError(h.t, h.client.Resource(rolloutResource).Namespace("ns").Delete(h.t.Context(), name, metav1.DeleteOptions{}))
 }
 
 // caughtUp waits until the Controller has looked at all that is there: another Rollout, which comes later, has been written to by then.
@@ -182,9 +167,7 @@ func (h *fixture) workload() *pb.BatchContext { return h.workloadOf("w") }
 func (h *fixture) workloadOf(name string) *pb.BatchContext {
 	h.t.Helper()
 	c, err := h.driver.Call(h.t.Context(), &pb.CalculateBatchContextRequest{Workload: &pb.WorkloadRef{Namespace: "ns", Name: name}})
-	if err != nil {
-		h.t.Fatal(err)
-	}
+	require.NoError(h.t, err)
 	return c
 }
 
@@ -217,9 +200,8 @@ func TestControllerStartsOver(t *testing.T) {
 			t.Parallel()
 			h := newFixture(t)
 			h.fake.SetWorkload("ns", "w", 4, "t1")
-			if _, err := h.driver.Call(t.Context(), &pb.AdoptRequest{Workload: &pb.WorkloadRef{Namespace: "ns", Name: "w"}}); err != nil {
-				t.Fatal(err)
-			}
+			_, err := h.driver.Call(t.Context(), &pb.AdoptRequest{Workload: &pb.WorkloadRef{Namespace: "ns", Name: "w"}})
+			require.NoError(t, err)
 			h.fake.SetWorkload("ns", "w", 4, "t2")
 			h.createReplicaSet("h1", test.owner, test.revision, time.Now())
 			h.create("a", "{workload: w}", time.Now())
@@ -231,12 +213,9 @@ func TestControllerStartsOver(t *testing.T) {
 			})
 			h.controller.init()
 			key := keyOf(h.read("a"))
-			if err := h.controller.rollouts.GetIndexer().Add(judged{Rollout: h.read("a")}); err != nil {
-				t.Fatal(err)
-			}
-			if _, err := h.controller.reconcileRollout(t.Context(), key); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, h.controller.rollouts.GetIndexer().Add(judged{Rollout: h.read("a")}))
+			_, err = h.controller.reconcileRollout(t.Context(), key)
+			require.NoError(t, err)
 			got := h.read("a").Spec.Template.Annotations[AnnotationRevision]
 			if over := test.want != "t2"; got != test.want || h.warnings.have("a StartedOver") != over {
 				t.Errorf("the template stands for %q, want %q; the event is there: %v", got, test.want, !over)
@@ -277,15 +256,11 @@ func TestControllerSawWhatAsked(t *testing.T) {
 				h.createReplicaSet(hash, "a-"+uid, "", at)
 			}
 			config, err := readTyped(ro)
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			facts := func() Facts {
 				h.controller.noteProgress(ro)
 				f, err := h.controller.facts(t.Context(), ro, config)
-				if err != nil || !f.Current {
-					t.Fatalf("%+v, %v", f, err)
-				}
+				require.True(t, err == nil && f.Current, "%+v, %v", f, err)
 				return f
 			}
 			facts()
@@ -348,9 +323,8 @@ func TestControllerConfirms(t *testing.T) {
 	h.fake.SetWorkload("ns", "w", 4, "t1")
 	h.create("a", "{workload: w}", time.Now())
 	h.controller.init()
-	if _, err := h.driver.Call(t.Context(), &pb.AdoptRequest{Workload: &pb.WorkloadRef{Namespace: "ns", Name: "w"}}); err != nil {
-		t.Fatal(err)
-	}
+	_, err := h.driver.Call(t.Context(), &pb.AdoptRequest{Workload: &pb.WorkloadRef{Namespace: "ns", Name: "w"}})
+	require.NoError(t, err)
 	h.fake.SetWorkload("ns", "w", 4, "t2")
 	h.edit("a", func(ro map[string]any) { _ = unstructured.SetNestedField(ro, "h2", "status", "currentPodHash") })
 	h.begin("w", "a0123456.1.h2.t2.1", "argo-rollouts/ns/a")
@@ -360,25 +334,19 @@ func TestControllerConfirms(t *testing.T) {
 	abort(true)
 	ro, c := h.read("a"), h.workload()
 	config, err := readTyped(ro)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	f := ReadFacts(ro)
 	m := planMove(NewTarget(h.driver, f, config), c)
-	if r, ok := m.Request.(*pb.FinalizeRequest); !ok || r.GetIntent() != pb.FinalizeIntent_FINALIZE_INTENT_ROLLBACK {
-		t.Fatalf("an abort asks for %v (%s): %v", m.Outcome, m.Why, c)
-	}
-	if sure, err := h.controller.confirmed(t.Context(), ro, m); !sure || err != nil {
-		t.Errorf("it is aborted: %t, %v", sure, err)
-	}
+	r, ok := m.Request.(*pb.FinalizeRequest)
+	require.True(t, ok && r.GetIntent() == pb.FinalizeIntent_FINALIZE_INTENT_ROLLBACK, "an abort asks for %v (%s): %v", m.Outcome, m.Why, c)
+	sure, err := h.controller.confirmed(t.Context(), ro, m)
+	assert.True(t, sure && err == nil, "it is aborted: %t, %v", sure, err)
 	abort(false)
-	if sure, err := h.controller.confirmed(t.Context(), ro, m); sure || err != nil {
-		t.Errorf("it was aborted, and is not any more: %t, %v", sure, err)
-	}
+	sure, err = h.controller.confirmed(t.Context(), ro, m)
+	assert.True(t, !sure && err == nil, "it was aborted, and is not any more: %t, %v", sure, err)
 	h.delete("a")
-	if sure, err := h.controller.confirmed(t.Context(), ro, m); sure || err != nil {
-		t.Errorf("it is gone: %t, %v", sure, err)
-	}
+	sure, err = h.controller.confirmed(t.Context(), ro, m)
+	assert.True(t, !sure && err == nil, "it is gone: %t, %v", sure, err)
 }
 
 func TestControllerRival(t *testing.T) {
@@ -390,9 +358,7 @@ func TestControllerRival(t *testing.T) {
 	h.start()
 	h.eventually("the first has it", h.owned)
 	h.eventually("the second gets a warning", func() bool { return h.warnings.have("b WorkloadTaken") && h.warnings.have("released by Rollout a") })
-	if got := h.controller.Rival(ReadFacts(h.read("a")), "w"); got != "" {
-		t.Errorf("the first has a rival: %s", got)
-	}
+	assert.Empty(t, h.controller.Rival(ReadFacts(h.read("a")), "w"), "the first has a rival")
 	h.delete("a")
 	h.eventually("the second inherits", func() bool { return h.workload().GetOwner() == "argo-rollouts/ns/b" })
 }
@@ -410,20 +376,17 @@ func TestControllerRivalOfTheSameSecond(t *testing.T) {
 	})
 	h.create("a", "{workload: w}", at)
 	h.eventually("the second gets a warning", func() bool { return h.warnings.have("a WorkloadTaken") && h.warnings.have("released by Rollout b") })
-	if owner := h.workload().GetOwner(); owner != "argo-rollouts/ns/b" {
-		t.Errorf("the workload is of %s", owner)
-	}
+	assert.Equal(t, "argo-rollouts/ns/b", h.workload().GetOwner(), "the workload is of")
 }
 
 // begin starts a release past the Controller.
 func (h *fixture) begin(workload, id, owner string) {
 	h.t.Helper()
-	if _, err := h.driver.Call(h.t.Context(), &pb.InitializeRequest{
+	_, err := h.driver.Call(h.t.Context(), &pb.InitializeRequest{
 		Workload: &pb.WorkloadRef{Namespace: "ns", Name: workload}, ReleaseId: id, Owner: owner,
 		Policy: &pb.ReleasePolicy{Style: pb.Style_STYLE_PARTITION, Batches: []string{"50%"}},
-	}); err != nil {
-		h.t.Fatal(err)
-	}
+	})
+	require.NoError(h.t, err)
 }
 
 // A Rollout that was deleted while no Controller ran is known by the owner of the workload's last release.
@@ -496,9 +459,8 @@ func TestControllerAfterAHandover(t *testing.T) {
 	h.fake.Set("ns", "w", func(c *pb.BatchContext) { c.Workload.Name = "w-next" })
 	h.fake.SetWorkload("ns", "w", 4, "t2")
 	h.eventually("the edit is observed", func() bool { return h.read("a").Spec.Template.Annotations[AnnotationRevision] == "t2" })
-	if calls := h.fake.Calls(); slices.Contains(calls, "Disown") {
-		t.Errorf("the workload was disowned: %q", calls)
-	}
+	calls := h.fake.Calls()
+	assert.False(t, slices.Contains(calls, "Disown"), "the workload was disowned: %q", calls)
 }
 
 // Of two Rollouts that name a workload by its two names after a handover, the one with the last release keeps it, and the other inherits it.
@@ -515,14 +477,11 @@ func TestControllerRivalByTheOtherName(t *testing.T) {
 	h.start()
 	h.eventually("the second gets a warning", func() bool { return h.warnings.have("b WorkloadTaken") && h.warnings.have("released by Rollout a") })
 	h.caughtUpWith("v", "c")
-	if owner := h.workloadOf("w-next").GetOwner(); owner != "argo-rollouts/ns/a" {
-		t.Errorf("the workload is of %s", owner)
-	}
+	assert.Equal(t, "argo-rollouts/ns/a", h.workloadOf("w-next").GetOwner(), "the workload is of")
 	h.delete("a")
 	h.eventually("the second inherits", func() bool { return h.workloadOf("w-next").GetOwner() == "argo-rollouts/ns/b" })
-	if calls := h.fake.Calls(); slices.Contains(calls, "Disown") {
-		t.Errorf("the workload was disowned: %q", calls)
-	}
+	calls := h.fake.Calls()
+	assert.False(t, slices.Contains(calls, "Disown"), "the workload was disowned: %q", calls)
 }
 
 // One of two Rollouts of a workload that does not exist is deleted: the other one is still reconciled when the workload appears.
@@ -562,9 +521,8 @@ func TestControllerJudgesUnknownFields(t *testing.T) {
 	if config, err := ReadLenient(ro); err != nil || config.Unfit != nil {
 		t.Fatalf("the type knows the field: %v, %v", config.Unfit, err)
 	}
-	if config, err := h.controller.ReadLenient(ro); err != nil || config.Unfit == nil || config.Policy == nil {
-		t.Errorf("accepted: %+v, %v", config, err)
-	}
+	config, err := h.controller.ReadLenient(ro)
+	assert.False(t, err != nil || config.Unfit == nil || config.Policy == nil, "accepted: %+v, %v", config, err)
 	rpc := newRPCFixture(t)
 	rpc.edited()
 	ro.Annotations[AnnotationFirst], ro.Annotations[AnnotationSeen] = "t1", "t2"
@@ -575,9 +533,8 @@ func TestControllerJudgesUnknownFields(t *testing.T) {
 		t.Errorf("the step began a release: %+v, %v", got, err)
 	}
 	ro.Generation++
-	if config, err := h.controller.ReadLenient(ro); err != nil || config.Unfit != nil {
-		t.Errorf("judged by the fields of another generation: %+v, %v", config, err)
-	}
+	config, err = h.controller.ReadLenient(ro)
+	assert.True(t, err == nil && config.Unfit == nil, "judged by the fields of another generation: %+v, %v", config, err)
 }
 
 // A Controller acts on the Rollouts of its own instance of Argo only.
@@ -605,12 +562,10 @@ func TestControllerInstance(t *testing.T) {
 			h.start()
 			h.eventually("a Rollout of another instance is a rival", func() bool { return h.warnings.have("a WorkloadTaken") })
 			h.eventually("another workload is held", func() bool { return h.workloadOf("v").GetOwner() == "argo-rollouts/ns/b" })
-			if c := h.workload(); c.GetState() != pb.State_STATE_UNMANAGED {
-				t.Errorf("it acted on a Rollout of another instance: %v", c)
-			}
-			if h.warnings.have("theirs ") || h.read("theirs").Annotations[AnnotationSeen] != "" {
-				t.Error("it wrote on a Rollout of another instance")
-			}
+			c := h.workload()
+			assert.Equal(t, pb.State_STATE_UNMANAGED, c.GetState(), "it acted on a Rollout of another instance: %v", c)
+			assert.True(t, !h.warnings.have("theirs ") && h.read("theirs").Annotations[AnnotationSeen] == "",
+				"it wrote on a Rollout of another instance")
 			h.delete("theirs")
 			h.eventually("the second inherits", h.owned)
 		})
@@ -630,9 +585,8 @@ func TestControllerInstanceOrphans(t *testing.T) {
 	h.start()
 	h.eventually("an orphan is free", func() bool { return h.workloadOf("last").GetState() == pb.State_STATE_UNMANAGED })
 	h.caughtUp()
-	if c := h.workload(); c.GetState() == pb.State_STATE_UNMANAGED {
-		t.Errorf("the workload of another instance was disowned: %v", c)
-	}
+	c := h.workload()
+	assert.NotEqual(t, pb.State_STATE_UNMANAGED, c.GetState(), "the workload of another instance was disowned: %v", c)
 }
 
 // As Argo's controller, one without an id handles only Rollouts without the label, also if that is empty.
@@ -651,8 +605,6 @@ func TestControllerOwns(t *testing.T) {
 		"another":         {"blue", labelled("green"), false},
 		"without a label": {"blue", nil, false},
 	} {
-		if got := (&Controller{InstanceID: test.instance}).owns(&metav1.ObjectMeta{Labels: test.labels}); got != test.want {
-			t.Errorf("%s: %t", name, got)
-		}
+		assert.Equal(t, test.want, (&Controller{InstanceID: test.instance}).owns(&metav1.ObjectMeta{Labels: test.labels}), name)
 	}
 }

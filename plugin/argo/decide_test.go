@@ -12,6 +12,7 @@ import (
 
 	"github.com/argoproj/argo-rollouts/pkg/apis/rollouts/v1alpha1"
 	"github.com/google/go-cmp/cmp"
+	"github.com/stretchr/testify/assert"
 	"google.golang.org/protobuf/proto"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -91,9 +92,7 @@ func TestRevisionsPatch(t *testing.T) {
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			if diff := cmp.Diff(test.want, string(test.revisions.patch(test.facts))); diff != "" {
-				t.Errorf("-want +got:\n%s", diff)
-			}
+			assert.Empty(t, cmp.Diff(test.want, string(test.revisions.patch(test.facts))), "-want +got")
 		})
 	}
 }
@@ -115,15 +114,12 @@ func TestBegun(t *testing.T) {
 	status.Canary.StepPluginStatuses = []v1alpha1.StepPluginStatus{
 		run(0, PluginName, `{"release":"a"}`), run(3, "other", `{"release":"c"}`), run(4, PluginName, `garbage`),
 	}
-	if diff := cmp.Diff([]string{"a"}, begunReleases(&status)); diff != "" {
-		t.Errorf("-want +got:\n%s", diff)
-	}
+	assert.Empty(t, cmp.Diff([]string{"a"}, begunReleases(&status)), "-want +got")
 	// Argo aborts no step in phase Error, and sends it again with the first call of the retry.
 	status.Canary.StepPluginStatuses[0].Phase = v1alpha1.StepPluginPhaseError
 	status.AbortedAt = &metav1.Time{Time: time.Now()}
-	if got := begunReleases(&status); got != nil {
-		t.Errorf("the first call of a retry has begun %v", got)
-	}
+	got := begunReleases(&status)
+	assert.Nil(t, got, "the first call of a retry has begun %v", got)
 }
 
 // unreached is a driver that does not answer.
@@ -152,27 +148,19 @@ func TestRouterHoldsArgoUntilThePromotionIsRecorded(t *testing.T) {
 	} {
 		router := &Plugin{Driver: unreached{}, Logger: slog.New(slog.DiscardHandler), Context: done}
 		_, err := router.reconcileEnd(done, NewTarget(unreached{}, facts(test.change), settings()))
-		if (err != nil) != test.want {
-			t.Errorf("%s: error %v, want one %v", name, err, test.want)
-		}
+		assert.Equal(t, test.want, err != nil, "%s: error %v, want one %v", name, err, test.want)
 	}
 }
 
 func TestFactsOfAnInvalidRollout(t *testing.T) {
 	t.Parallel()
 	ro := &v1alpha1.Rollout{Status: v1alpha1.RolloutStatus{ObservedGeneration: "0"}}
-	if f := ReadFacts(ro); !f.Current {
-		t.Error("its status is current")
-	}
+	assert.True(t, ReadFacts(ro).Current, "its status is current")
 	ro.Status.Canary.StepPluginStatuses = []v1alpha1.StepPluginStatus{{Name: PluginName}, {Name: "other", Disabled: true}}
-	if ReadFacts(ro).Skipped {
-		t.Error("the step of another plugin was skipped, not its own")
-	}
-	if ro.Status.Canary.StepPluginStatuses[0].Disabled = true; !ReadFacts(ro).Skipped {
-		t.Error("its step was skipped")
-	}
+	assert.False(t, ReadFacts(ro).Skipped, "the step of another plugin was skipped, not its own")
+	ro.Status.Canary.StepPluginStatuses[0].Disabled = true
+	assert.True(t, ReadFacts(ro).Skipped, "its step was skipped")
 	ro.Status.Conditions = []v1alpha1.RolloutCondition{{Type: v1alpha1.InvalidSpec, Status: "True"}}
-	if f := ReadFacts(ro); f.Current || !f.Observed {
-		t.Error("Argo can't process its spec, and its status counts as current")
-	}
+	f := ReadFacts(ro)
+	assert.True(t, !f.Current && f.Observed, "Argo can't process its spec, and its status counts as current")
 }

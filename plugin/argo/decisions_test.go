@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/cockroachdb/datadriven"
+	"github.com/stretchr/testify/require"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/lockstep-rollouts/lockstep/plugin/converge"
@@ -119,9 +120,7 @@ func parseContext(t *testing.T, line string) *pb.BatchContext {
 		f.StringVar(&c.Reason, "reason", "", "of the state")
 		f.Func("weight", "in the routes", words.Number(&c.TrafficWeight))
 	})
-	if err := words.Enum(&c.State, "STATE_", pb.State_value)(state); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, words.Enum(&c.State, "STATE_", pb.State_value)(state))
 	return c
 }
 

@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/argoproj/argo-rollouts/pkg/apis/rollouts/v1alpha1"
+	"github.com/stretchr/testify/require"
 	"google.golang.org/protobuf/proto"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -152,9 +153,7 @@ func (e *explorer) control(w *world) {
 		c.remember(ro.UID, func(m *remembered) { m.set = replicaSet{hash: w.hash, revision: annotationOf(w.hash)} })
 	}
 	f, err := c.facts(e.done, ro, e.config)
-	if err != nil {
-		e.t.Fatal(err)
-	}
+	require.NoError(e.t, err)
 	t := NewTarget(driver, f, e.config)
 	m := planMove(t, w.Context())
 	if m.annotate != nil {
@@ -171,9 +170,8 @@ func (e *explorer) orphan(w *world, c *Controller) {
 		return
 	}
 	c.Client, c.rollouts = absent{}, newRolloutInformer(nil, "")
-	if _, err := c.reconcileWorkload(context.Background(), types.NamespacedName{Namespace: "ns", Name: "w"}); err != nil {
-		e.t.Fatal(err)
-	}
+	_, err := c.reconcileWorkload(context.Background(), types.NamespacedName{Namespace: "ns", Name: "w"})
+	require.NoError(e.t, err)
 }
 
 // absent is an API server without Rollouts.

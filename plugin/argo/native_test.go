@@ -10,6 +10,8 @@ import (
 	"testing"
 
 	"github.com/argoproj/argo-rollouts/pkg/apis/rollouts/v1alpha1"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 	"k8s.io/utils/ptr"
 
 	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/nativetest"
@@ -41,9 +43,7 @@ func unfit(t *testing.T, ro *v1alpha1.Rollout) string {
 		ro.Spec.ProgressDeadlineSeconds = ptr.To[int32](endless)
 	}
 	c, err := readTyped(ro)
-	if err != nil {
-		t.Fatalf("a release in flight would be aborted: %v", err)
-	}
+	require.NoError(t, err, "a release in flight would be aborted")
 	if c.Unfit == nil {
 		return ""
 	}
@@ -69,9 +69,8 @@ func TestUnfitSpec(t *testing.T) {
 			t.Parallel()
 			ro := parse(t, strategy("workload: w", ownStep("upgrade: 50%")))
 			test.change(&ro.Spec)
-			if got := unfit(t, ro); test.want == "" && got != "" || !strings.Contains(got, test.want) {
-				t.Errorf("got %q, want %q", got, test.want)
-			}
+			got := unfit(t, ro)
+			assert.False(t, test.want == "" && got != "" || !strings.Contains(got, test.want), "got %q, want %q", got, test.want)
 		})
 	}
 }
@@ -87,8 +86,6 @@ func TestNativeWeight(t *testing.T) {
 		if !set {
 			weight = -1
 		}
-		if weight != want {
-			t.Errorf("step %d: weight %d, want %d", index+1, weight, want)
-		}
+		assert.Equal(t, want, weight, "step %d: weight", index+1)
 	}
 }

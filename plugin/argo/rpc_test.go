@@ -16,6 +16,8 @@ import (
 	"github.com/argoproj/argo-rollouts/rollout/steps/plugin/rpc"
 	"github.com/argoproj/argo-rollouts/utils/plugin/types"
 	goplugin "github.com/hashicorp/go-plugin"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
@@ -43,9 +45,7 @@ func newRPCFixture(t *testing.T) *rpcFixture {
 	client, _ := goplugin.TestPluginRPCConn(t, step.set(RoleStep), nil)
 	t.Cleanup(func() { _ = client.Close() })
 	dispensed, err := client.Dispense("RpcStepPlugin")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	b.step = dispensed.(rpc.StepPlugin)
 	return b
 }
@@ -73,9 +73,8 @@ func (b *rpcFixture) rollout(index int32, steps ...string) *v1alpha1.Rollout {
 // edited puts a workload there whose template was edited.
 func (b *rpcFixture) edited() {
 	b.fake.SetWorkload("ns", "w", 4, "t1")
-	if _, err := b.driver.Adopt(b.t.Context(), &pb.AdoptRequest{Workload: &pb.WorkloadRef{Namespace: "ns", Name: "w"}}); err != nil {
-		b.t.Fatal(err)
-	}
+	_, err := b.driver.Adopt(b.t.Context(), &pb.AdoptRequest{Workload: &pb.WorkloadRef{Namespace: "ns", Name: "w"}})
+	require.NoError(b.t, err)
 	b.fake.SetWorkload("ns", "w", 4, "t2")
 }
 
@@ -84,9 +83,7 @@ func (b *rpcFixture) context() *pb.BatchContext {
 	r, err := b.driver.CalculateBatchContext(b.t.Context(), &pb.CalculateBatchContextRequest{
 		Workload: &pb.WorkloadRef{Namespace: "ns", Name: "w"},
 	})
-	if err != nil {
-		b.t.Fatal(err)
-	}
+	require.NoError(b.t, err)
 	return r.GetContext()
 }
 
@@ -94,9 +91,7 @@ func (b *rpcFixture) context() *pb.BatchContext {
 func (b *rpcFixture) run(ro *v1alpha1.Rollout, want types.StepPhase) types.RpcStepResult {
 	b.t.Helper()
 	got, err := b.step.Run(ro, &types.RpcStepContext{PluginName: PluginName})
-	if err.HasError() || got.Phase != want {
-		b.t.Fatalf("got %+v, %v, want phase %s", got, err, want)
-	}
+	require.True(b.t, !err.HasError() && got.Phase == want, "got %+v, %v, want phase %s", got, err, want)
 	return got
 }
 
@@ -128,12 +123,9 @@ func TestRefusalsOverTheWire(t *testing.T) {
 			b.edited()
 			ro := b.rollout(0, quarters...)
 			test.change(ro)
-			if got := b.run(ro, types.PhaseFailed); !strings.Contains(got.Message, test.says) {
-				t.Errorf("message %q, want %q", got.Message, test.says)
-			}
-			if c := b.context(); c.GetReleaseId() != "" {
-				t.Errorf("something was begun: %v", c)
-			}
+			assert.Contains(t, b.run(ro, types.PhaseFailed).Message, test.says, "message")
+			c := b.context()
+			assert.Empty(t, c.GetReleaseId(), "something was begun: %v", c)
 		})
 	}
 }
@@ -175,9 +167,8 @@ func TestMistakesInMidRelease(t *testing.T) {
 func TestDriverTrouble(t *testing.T) {
 	t.Parallel()
 	b := newRPCFixture(t)
-	if got := b.run(b.rollout(0, quarters...), types.PhaseFailed); !strings.Contains(got.Message, "ns/w") {
-		t.Errorf("message %q does not name the workload", got.Message)
-	}
+	got := b.run(b.rollout(0, quarters...), types.PhaseFailed)
+	assert.Contains(t, got.Message, "ns/w", "message %q does not name the workload", got.Message)
 	reached := make(chan *plugin.Client)
 	pending := plugin.NewPending(func(func(error)) *plugin.Client { return <-reached })
 	step := &Plugin{Driver: pending, Logger: slog.New(slog.DiscardHandler), Context: t.Context()}
@@ -185,15 +176,13 @@ func TestDriverTrouble(t *testing.T) {
 	defer cancel()
 	step.Context = ctx
 	got, err := step.Run(b.rollout(0, quarters...), nil)
-	if err.HasError() || got.Phase != types.PhaseRunning || got.RequeueAfter <= 10*time.Second {
-		t.Errorf("got %+v, %v, want a step that goes on in more than 10 s", got, err)
-	}
+	assert.True(t, !err.HasError() && got.Phase == types.PhaseRunning && got.RequeueAfter > 10*time.Second,
+		"got %+v, %v, want a step that goes on in more than 10 s", got, err)
 	b.edited()
 	reached <- b.driver
 	step.Context = t.Context()
-	if got, err := step.Run(b.rollout(0, quarters...), nil); err.HasError() || got.Phase != types.PhaseSuccessful {
-		t.Errorf("got %+v, %v", got, err)
-	}
+	got, err = step.Run(b.rollout(0, quarters...), nil)
+	assert.True(t, !err.HasError() && got.Phase == types.PhaseSuccessful, "got %+v, %v", got, err)
 }
 
 // gob drops what points to zero: whether a step is the first must not depend on it.
@@ -203,13 +192,9 @@ func TestWireDropsZero(t *testing.T) {
 	b.edited()
 	ro := b.rollout(0, quarters...)
 	b.run(ro, types.PhaseSuccessful)
-	if ro.Status.CurrentStepIndex == nil {
-		t.Fatal("the controller's own copy is not to change")
-	}
+	require.NotNil(t, ro.Status.CurrentStepIndex, "the controller's own copy is not to change")
 	ro.Status.StableRS = ""
-	if got := b.run(ro, types.PhaseSuccessful); !strings.Contains(got.Message, "first deployment") {
-		t.Errorf("message %q", got.Message)
-	}
+	assert.Contains(t, b.run(ro, types.PhaseSuccessful).Message, "first deployment", "message")
 }
 
 // promote --full of a paused Rollout changes its spec, too, and Argo promotes before it has noted that: the router has the promotion recorded.
@@ -240,13 +225,10 @@ func TestRouterRequestsALowerWeight(t *testing.T) {
 	router := &Plugin{Driver: b.driver, Logger: slog.New(slog.DiscardHandler), Context: t.Context()}
 	for _, weight := range []int32{50, 50, 20} {
 		ro.Status.CurrentStepIndex = ptr.To(1 + (50-weight)/30)
-		if err := router.SetWeight(ro, weight, nil); err.HasError() {
-			t.Fatal(err)
-		}
+		err := router.SetWeight(ro, weight, nil)
+		require.False(t, err.HasError(), err)
 		b.fake.Set("ns", "w", func(c *pb.BatchContext) { c.TrafficWeight = 20 })
 	}
 	calls := slices.DeleteFunc(b.fake.Calls(), func(call string) bool { return !strings.HasPrefix(call, "SetWeight") })
-	if !slices.Equal(calls, []string{"SetWeight 50", "SetWeight 20"}) {
-		t.Errorf("calls: %q", calls)
-	}
+	assert.True(t, slices.Equal(calls, []string{"SetWeight 50", "SetWeight 20"}), "calls: %q", calls)
 }

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/argoproj/argo-rollouts/pkg/apis/rollouts/v1alpha1"
+	"github.com/stretchr/testify/require"
 	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/statuses"
@@ -23,9 +24,7 @@ func TestRecordedStatuses(t *testing.T) {
 			return fmt.Sprintf("%d Rollouts, workload %t", len(all), s.Context != nil)
 		}
 		ro := &v1alpha1.Rollout{}
-		if err := runtime.DefaultUnstructuredConverter.FromUnstructured(all[0].Object, ro); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, runtime.DefaultUnstructuredConverter.FromUnstructured(all[0].Object, ro))
 		config, err := readTyped(ro)
 		if err != nil {
 			return err.Error()

@@ -11,6 +11,9 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/lockstep-rollouts/lockstep/plugin/converge"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
@@ -18,18 +21,15 @@ import (
 func TestID(t *testing.T) {
 	t.Parallel()
 	id := facts().ID("t2", 3)
-	if got, ok := ParseID(id.String()); !ok || got != id {
-		t.Errorf("got %+v, %v, want %+v", got, ok, id)
-	}
+	got, ok := ParseID(id.String())
+	assert.True(t, ok && got == id, "got %+v, %v, want %+v", got, ok, id)
 	for _, s := range []string{"", "a.b.c.d", "a.b.c.d.0", "a.b.c.d.x", "20261121-120000-abcd", "a.b.c.d.1.1"} {
-		if got, ok := ParseID(s); ok {
-			t.Errorf("%q was taken for %+v", s, got)
-		}
+		got, ok := ParseID(s)
+		assert.False(t, ok, "%q was taken for %+v", s, got)
 	}
 	long := ID{Rollout: "01234567", Number: "1000", Hash: "7c9f8d6b5f4", Revision: "7c9f8d6b5f4", Attempt: 100}
-	if n := len(long.String()); n > 63 {
-		t.Errorf("an id of %d characters is too long", n)
-	}
+	n := len(long.String())
+	assert.LessOrEqual(t, n, 63, "an id of %d characters is too long", n)
 }
 
 // asked is a driver that notes whether a release was begun. If end is set, the process ends with that call.
@@ -61,9 +61,8 @@ func TestRunConfirmsBeforeItBegins(t *testing.T) {
 		target := NewTarget(driver, facts(), settings())
 		target.Confirm = func(context.Context) (bool, error) { return current, nil }
 		out, err := target.Run(t.Context(), Step{}, 0)
-		if err != nil || driver.begun != current || (out.Done == converge.Reached) != current {
-			t.Errorf("current %v: begun %v, %+v, %v", current, driver.begun, out, err)
-		}
+		assert.True(t, err == nil && driver.begun == current && (out.Done == converge.Reached) == current,
+			"current %v: begun %v, %+v, %v", current, driver.begun, out, err)
 	}
 }
 
@@ -73,9 +72,8 @@ func TestRunReportsWhatItCannotConfirm(t *testing.T) {
 	driver, forbidden := &asked{context: standing(pb.State_STATE_HOLDING, "")}, errors.New("rollouts is forbidden")
 	target := NewTarget(driver, facts(), settings())
 	target.Confirm = func(context.Context) (bool, error) { return false, forbidden }
-	if out, err := target.Run(t.Context(), Step{}, 0); !errors.Is(err, forbidden) || driver.begun {
-		t.Errorf("begun %v, %+v, %v", driver.begun, out, err)
-	}
+	out, err := target.Run(t.Context(), Step{}, 0)
+	assert.True(t, errors.Is(err, forbidden) && !driver.begun, "begun %v, %+v, %v", driver.begun, out, err)
 }
 
 // A retry waits while the abort before it still rolls back, and then begins. The release that is rolled back is not one of the retry, which would
@@ -85,22 +83,16 @@ func TestRunAfterARetryWaitsForTheRollback(t *testing.T) {
 	driver := &asked{context: standing(pb.State_STATE_ROLLING_BACK, mine1)}
 	run := func(begun ...string) Outcome {
 		out, err := NewTarget(driver, facts(func(f *Facts) { f.Begun = begun }), settings()).Run(t.Context(), Step{}, 0)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		return out
 	}
 	waits := run()
-	if waits.Done != converge.Wait || waits.Release != "" {
-		t.Errorf("while it is rolled back: %+v", waits)
-	}
-	if out := run(mine1); out.Release != mine1 {
-		t.Errorf("its own release is rolled back: %+v", out)
-	}
+	assert.True(t, waits.Done == converge.Wait && waits.Release == "", "while it is rolled back: %+v", waits)
+	out := run(mine1)
+	assert.Equal(t, mine1, out.Release, "its own release is rolled back: %+v", out)
 	driver.context.State = pb.State_STATE_ROLLED_BACK // also what begins, by others
-	if out := run(); out.Done != converge.Failed || out.Release != "01234567.2.h2.t2.2" {
-		t.Errorf("once it is rolled back: %+v", out)
-	}
+	out = run()
+	assert.True(t, out.Done == converge.Failed && out.Release == "01234567.2.h2.t2.2", "once it is rolled back: %+v", out)
 }
 
 // A plugin that is stopped while it begins a release was not refused: a step that fails would abort the Rollout.
@@ -108,7 +100,6 @@ func TestRunThatIsCutOffDoesNotFail(t *testing.T) {
 	t.Parallel()
 	ctx, end := context.WithCancel(t.Context())
 	driver := &asked{context: standing(pb.State_STATE_HOLDING, ""), end: end}
-	if out, err := NewTarget(driver, facts(), settings()).Run(ctx, Step{}, 0); out.Done != converge.Wait {
-		t.Errorf("%+v, %v", out, err)
-	}
+	out, err := NewTarget(driver, facts(), settings()).Run(ctx, Step{}, 0)
+	assert.Equal(t, converge.Wait, out.Done, "%+v, %v", out, err)
 }

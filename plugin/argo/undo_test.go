@@ -6,10 +6,11 @@ package argo
 import (
 	"context"
 	"log/slog"
-	"strings"
 	"testing"
 
 	"github.com/argoproj/argo-rollouts/utils/plugin/types"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
@@ -73,21 +74,13 @@ func TestUndoOverTheWire(t *testing.T) {
 			ro.Spec.Template.Annotations[AnnotationRevision] = "t0"
 			ro.Status.CurrentPodHash = "h0"
 			got, err := step.Run(ro, &types.RpcStepContext{PluginName: PluginName})
-			if err.HasError() || got.Phase != test.phase {
-				t.Fatalf("got %+v, %v", got, err)
-			}
+			require.True(t, !err.HasError() && got.Phase == test.phase, "got %+v, %v", got, err)
 			for _, words := range test.says {
-				if !strings.Contains(got.Message, words) {
-					t.Errorf("message %q does not say %q", got.Message, words)
-				}
+				assert.Contains(t, got.Message, words)
 			}
-			if len(driver.asked) != test.tries || driver.asked[0] != "t0" {
-				t.Errorf("asked for %v", driver.asked)
-			}
+			assert.True(t, len(driver.asked) == test.tries && driver.asked[0] == "t0", "asked for %v", driver.asked)
 			c := b.context()
-			if c.GetTemplateRevision() != test.stays || (c.GetReleaseId() != "") != (test.err == nil) {
-				t.Errorf("stands at %v", c)
-			}
+			assert.True(t, c.GetTemplateRevision() == test.stays && (c.GetReleaseId() != "") == (test.err == nil), "stands at %v", c)
 		})
 	}
 }

@@ -10,6 +10,8 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
+	"github.com/stretchr/testify/assert"
+
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
@@ -118,12 +120,8 @@ func TestNext(t *testing.T) {
 			g := test.goal
 			g.Owner, g.Workload = "me", &pb.WorkloadRef{Namespace: "ns", Name: "w"}
 			before := proto.Clone(test.context)
-			if got := describe(Next(g, test.context)); got != test.want {
-				t.Errorf("%s\ngot %s, want %s", test.reason, got, test.want)
-			}
-			if !proto.Equal(before, test.context) {
-				t.Error("the context was changed")
-			}
+			assert.Equal(t, test.want, describe(Next(g, test.context)), test.reason)
+			assert.True(t, proto.Equal(before, test.context), "the context was changed")
 		})
 	}
 }

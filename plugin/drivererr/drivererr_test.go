@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -24,9 +26,8 @@ func TestReasonSurvives(t *testing.T) {
 	for number := range pb.ErrorReason_name {
 		reason := pb.ErrorReason(number)
 		err := fmt.Errorf("scale canary: %w", New(reason, "default/vllm: %d of %d", 1, 4))
-		if got := Reason(err); got != reason {
-			t.Errorf("Reason(New(%v)) = %v", reason, got)
-		}
+		got := Reason(err)
+		assert.Equal(t, reason, got, "Reason(New(%v)) = %v", reason, got)
 		if got := status.Code(err); got != Code(reason) {
 			t.Errorf("status.Code(New(%v)) = %v, want %v", reason, got, Code(reason))
 		}
@@ -35,13 +36,9 @@ func TestReasonSurvives(t *testing.T) {
 
 func TestReasonIgnoresErrorsOfOtherDomains(t *testing.T) {
 	foreign, err := status.New(codes.Aborted, "x").WithDetails(&errdetails.ErrorInfo{Domain: "csi.dev", Reason: "CONFLICT"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	newer, err := status.New(codes.Aborted, "x").WithDetails(&errdetails.ErrorInfo{Domain: Domain, Reason: "NEWER"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	tests := []struct {
 		name   string
 		reason string
@@ -55,18 +52,15 @@ func TestReasonIgnoresErrorsOfOtherDomains(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			if got := Reason(tt.err); got != pb.ErrorReason_ERROR_REASON_UNSPECIFIED {
-				t.Errorf("%s: Reason() = %v, want UNSPECIFIED", tt.reason, got)
-			}
+			got := Reason(tt.err)
+			assert.Equal(t, pb.ErrorReason_ERROR_REASON_UNSPECIFIED, got, "%s: Reason() = %v, want UNSPECIFIED", tt.reason, got)
 		})
 	}
 }
 
 func TestNewLeavesPlainMessagesAlone(t *testing.T) {
 	err := New(pb.ErrorReason_ERROR_REASON_REJECTED, "webhook: 100%s")
-	if got, want := status.Convert(err).Message(), "webhook: 100%s"; got != want {
-		t.Errorf("message = %q, want %q", got, want)
-	}
+	assert.Equal(t, "webhook: 100%s", status.Convert(err).Message(), "message")
 }
 
 func TestInvalid(t *testing.T) {
@@ -78,27 +72,19 @@ func TestInvalid(t *testing.T) {
 		{Field: "policy.batches[1]", Description: "must not decrease"},
 	}
 	err := Invalid(want...)
-	if got := Reason(err); got != pb.ErrorReason_ERROR_REASON_INVALID_REQUEST {
-		t.Errorf("Reason() = %v, want INVALID_REQUEST", got)
-	}
-	if diff := cmp.Diff(want, Violations(err)); diff != "" {
-		t.Errorf("Violations() (-want +got):\n%s", diff)
-	}
+	got := Reason(err)
+	assert.Equal(t, pb.ErrorReason_ERROR_REASON_INVALID_REQUEST, got, "Reason() = %v, want INVALID_REQUEST", got)
+	assert.Empty(t, cmp.Diff(want, Violations(err)), "Violations() (-want +got)")
 }
 
 func TestWithMetadata(t *testing.T) {
 	err := New(pb.ErrorReason_ERROR_REASON_RELEASE_IN_PROGRESS, "held")
 	err = WithMetadata(WithMetadata(err, "release_id", "r1"), "owner", "argo")
-	if diff := cmp.Diff(map[string]string{"release_id": "r1", "owner": "argo"}, Metadata(err)); diff != "" {
-		t.Errorf("Metadata() (-want +got):\n%s", diff)
-	}
-	if got := Reason(err); got != pb.ErrorReason_ERROR_REASON_RELEASE_IN_PROGRESS {
-		t.Errorf("Reason() = %v after WithMetadata", got)
-	}
+	assert.Empty(t, cmp.Diff(map[string]string{"release_id": "r1", "owner": "argo"}, Metadata(err)), "Metadata() (-want +got)")
+	got := Reason(err)
+	assert.Equal(t, pb.ErrorReason_ERROR_REASON_RELEASE_IN_PROGRESS, got, "Reason() = %v after WithMetadata", got)
 	invalid := WithMetadata(Invalid(FieldViolation{Field: "f", Description: "d"}), "object", "x")
-	if len(Violations(invalid)) != 1 {
-		t.Error("WithMetadata dropped the field violations")
-	}
+	assert.Len(t, Violations(invalid), 1, "WithMetadata dropped the field violations")
 	plain := errors.New("x")
 	if got := WithMetadata(plain, "k", "v"); got != plain { //nolint:errorlint // identity is what is promised
 		t.Errorf("WithMetadata(plain) = %v, want it unchanged", got)
@@ -109,24 +95,17 @@ func TestRetryable(t *testing.T) {
 	retryable := map[codes.Code]bool{codes.Aborted: true, codes.Unavailable: true}
 	for code := codes.OK; code <= codes.Unauthenticated; code++ {
 		err := status.Error(code, "x")
-		if got := Retryable(err); got != retryable[code] {
-			t.Errorf("Retryable(%v) = %v, want %v", code, got, retryable[code])
-		}
+		assert.Equal(t, retryable[code], Retryable(err), "Retryable(%v)", code)
 	}
-	if !Retryable(fmt.Errorf("upgrade: %w", status.Error(codes.Aborted, "x"))) {
-		t.Error("Retryable must look through wrapping")
-	}
-	if Retryable(context.DeadlineExceeded) {
-		t.Error("the caller's own deadline is not retryable")
-	}
+	assert.True(t, Retryable(fmt.Errorf("upgrade: %w", status.Error(codes.Aborted, "x"))), "Retryable must look through wrapping")
+	assert.False(t, Retryable(context.DeadlineExceeded), "the caller's own deadline is not retryable")
 }
 
 // protobuf can hold durations that Go can't, and two signs at once.
 func TestDurationOfField(t *testing.T) {
 	for _, d := range []*durationpb.Duration{{Seconds: math.MaxInt64}, {Seconds: 1, Nanos: -1}} {
 		f := Fields{Path: "policy"}
-		if got := f.Duration("min_ready", d, time.Second, math.MaxInt64); got != time.Second || len(f.List) != 1 || f.List[0].Field != "policy.min_ready" {
-			t.Errorf("%v is %s: %v", d, got, f.List)
-		}
+		got := f.Duration("min_ready", d, time.Second, math.MaxInt64)
+		assert.True(t, got == time.Second && len(f.List) == 1 && f.List[0].Field == "policy.min_ready", "%v is %s: %v", d, got, f.List)
 	}
 }

@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc/codes"
 
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
@@ -32,22 +34,16 @@ func TestSpecTableMatchesFunction(t *testing.T) {
 		}
 		got[reasonName(reason)] = row{Code: codeName(Code(reason)), Advice: Advice(reason)}
 	}
-	if diff := cmp.Diff(spec, got); diff != "" {
-		t.Errorf("the table in SPEC.md (-) and drivererr (+) differ:\n%s", diff)
-	}
+	assert.Empty(t, cmp.Diff(spec, got), "the table in SPEC.md (-) and drivererr (+) differ")
 }
 
 // readSpecTable returns the error table's rows by reason and fails on a reason with two rows.
 func readSpecTable(t *testing.T) map[string]row {
 	t.Helper()
 	text, err := os.ReadFile(specPath)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	_, table, found := strings.Cut(string(text), "| reason | gRPC code | when | what the caller does |\n")
-	if !found {
-		t.Fatalf("%s has no error table", specPath)
-	}
+	require.True(t, found, "%s has no error table", specPath)
 	rows := make(map[string]row)
 	for line := range strings.Lines(table) {
 		cells := strings.Split(strings.Trim(strings.TrimSpace(line), "|"), "|")
@@ -60,12 +56,9 @@ func readSpecTable(t *testing.T) map[string]row {
 		if cells[0] == "---" {
 			continue
 		}
-		if _, twice := rows[cells[0]]; twice {
-			t.Errorf("reason %s has two rows", cells[0])
-		}
-		if cells[2] == "" {
-			t.Errorf("reason %s does not say when", cells[0])
-		}
+		_, twice := rows[cells[0]]
+		assert.False(t, twice, "reason %s has two rows", cells[0])
+		assert.NotEmpty(t, cells[2], "reason %s does not say when", cells[0])
 		rows[cells[0]] = row{Code: cells[1], Advice: cells[3]}
 	}
 	return rows

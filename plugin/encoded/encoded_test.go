@@ -8,6 +8,9 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/lockstep-rollouts/lockstep/plugin/encoded"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
@@ -15,9 +18,7 @@ import (
 func TestMessage(t *testing.T) {
 	want := &pb.WatchWorkloadsResponse{Change: &pb.WatchWorkloadsResponse_Context{Context: &pb.BatchContext{Message: "hello", Replicas: 3}}}
 	m, err := encoded.New(want)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	for name, encode := range map[string]func() ([]byte, error){
 		"shared": func() ([]byte, error) {
 			buffers, err := encoded.Codec().Marshal(m)
@@ -34,12 +35,8 @@ func TestMessage(t *testing.T) {
 		if err := proto.Unmarshal(raw, got); err != nil || !proto.Equal(got, want) {
 			t.Errorf("%s: %v, %v", name, got, err)
 		}
-		if err != nil {
-			t.Errorf("%s: %v", name, err)
-		}
+		assert.NoError(t, err, name)
 	}
 	same, err := encoded.New(proto.CloneOf(want))
-	if err != nil || !m.Equal(same) || m.Equal(nil) {
-		t.Errorf("equal messages differ, or one equals none: %v", err)
-	}
+	assert.True(t, err == nil && m.Equal(same) && !m.Equal(nil), "equal messages differ, or one equals none: %v", err)
 }

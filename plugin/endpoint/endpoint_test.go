@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 )
 
 func TestParse(t *testing.T) {
@@ -61,13 +63,9 @@ func TestParse(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			e, err := Parse(tt.address)
-			if err != nil {
-				t.Fatalf("%s: Parse(%q): %v", tt.reason, tt.address, err)
-			}
+			require.NoError(t, err, "%s: Parse(%q)", tt.reason, tt.address)
 			got := want{Endpoint: e, Local: e.Local(), Target: e.Target()}
-			if diff := cmp.Diff(tt.want, got); diff != "" {
-				t.Errorf("%s (-want +got):\n%s", tt.reason, diff)
-			}
+			assert.Empty(t, cmp.Diff(tt.want, got), "%s (-want +got)", tt.reason)
 			if again, err := Parse(e.String()); err != nil || again != e {
 				t.Errorf("Parse(%q) = %v, %v; want %v", e.String(), again, err, e)
 			}
@@ -88,9 +86,8 @@ func TestParseRefuses(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			if e, err := Parse(tt.address); err == nil {
-				t.Errorf("Parse(%q) = %v, want an error: %s", tt.address, e, tt.reason)
-			}
+			e, err := Parse(tt.address)
+			assert.Error(t, err, "Parse(%q) = %v, want an error: %s", tt.address, e, tt.reason)
 		})
 	}
 }

@@ -9,15 +9,16 @@ import (
 	"path/filepath"
 	"testing"
 	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 )
 
 func TestFiles(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "file")
 	write := func(text string, at time.Time) {
 		t.Helper()
-		if err := errors.Join(os.WriteFile(path, []byte(text), 0o600), os.Chtimes(path, at, at)); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, errors.Join(os.WriteFile(path, []byte(text), 0o600), os.Chtimes(path, at, at)))
 	}
 	reads := 0
 	load := func() (string, error) {
@@ -28,21 +29,17 @@ func TestFiles(t *testing.T) {
 		}
 		return string(raw), err
 	}
-	if _, err := NewFiles(load, path); err == nil {
-		t.Error("a missing file is no error")
-	}
+	_, err := NewFiles(load, path)
+	assert.Error(t, err, "a missing file is no error")
 	begin := time.Now()
 	write("one", begin)
 	f, err := NewFiles(load, path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	expect := func(want string, wantReads int) {
 		t.Helper()
 		reads = 0
-		if got := f.Get(); got != want || reads != wantReads {
-			t.Errorf("%q after %d reads, want %q after %d", got, reads, want, wantReads)
-		}
+		got := f.Get()
+		assert.True(t, got == want && reads == wantReads, "%q after %d reads, want %q after %d", got, reads, want, wantReads)
 	}
 	expect("one", 0)
 	write("half", begin.Add(time.Second))
@@ -50,8 +47,6 @@ func TestFiles(t *testing.T) {
 	write("two", begin.Add(2*time.Second))
 	expect("two", 1)
 	expect("two", 0)
-	if err := os.Remove(path); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.Remove(path))
 	expect("two", 1)
 }

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/stretchr/testify/assert"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 )
@@ -31,12 +32,10 @@ func TestDecodeKeepsTheNames(t *testing.T) {
 	}}
 	want := object{metav1.ObjectMeta{Name: "a"}, spec{1, workloadRef{"vllm"}}}
 	var got object
-	if err := Decode(u, &got); err != nil || !cmp.Equal(want, got) {
-		t.Errorf("%v: %s", err, cmp.Diff(want, got))
-	}
+	err := Decode(u, &got)
+	assert.True(t, err == nil && cmp.Equal(want, got), "%v: %s", err, cmp.Diff(want, got))
 	_ = unstructured.SetNestedField(u.Object, int64(99999999999), "spec", "before")
 	want.Spec.Before = 0
-	if err := Decode(u, &got); !errors.Is(err, errUndecodable) || !cmp.Equal(want, got) {
-		t.Errorf("%v: %s", err, cmp.Diff(want, got))
-	}
+	err = Decode(u, &got)
+	assert.True(t, errors.Is(err, errUndecodable) && cmp.Equal(want, got), "%v: %s", err, cmp.Diff(want, got))
 }

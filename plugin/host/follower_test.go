@@ -18,6 +18,9 @@ import (
 	"k8s.io/client-go/util/workqueue"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/lockstep-rollouts/lockstep/plugin"
 	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/text"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
@@ -66,15 +69,11 @@ func TestFollowerReportsThatAWorkloadIsGone(t *testing.T) {
 		f := Follower[client.ObjectKey]{Driver: m, Logger: slog.New(slog.DiscardHandler), Requests: func(_ context.Context, workload client.ObjectKey, _ string) []client.ObjectKey {
 			return []client.ObjectKey{workload}
 		}}
-		if err := f.Start(t.Context(), q); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, f.Start(t.Context(), q))
 		for _, what := range []string{"the workload", "its end"} {
 			select {
 			case got := <-q.added:
-				if got != key {
-					t.Errorf("a request for %v", got)
-				}
+				assert.Equal(t, key, got, "a request for")
 			case <-time.After(time.Minute):
 				t.Fatalf("no request for %s", what)
 			}
@@ -102,8 +101,7 @@ func TestFollowerLogsThatItCantWatch(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
 		defer cancel()
 		Follower[client.ObjectKey]{Driver: refusing{}, Logger: slog.New(slog.NewTextHandler(&logs, nil))}.follow(ctx, nil)
-		if got := logs.String(); strings.Count(got, "\n") != 1 || !strings.Contains(got, "no such right") {
-			t.Errorf("logged in an hour:\n%s", got)
-		}
+		got := logs.String()
+		assert.True(t, strings.Count(got, "\n") == 1 && strings.Contains(got, "no such right"), "logged in an hour:\n%s", got)
 	})
 }

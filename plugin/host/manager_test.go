@@ -15,6 +15,9 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/rest"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/lockstep-rollouts/lockstep/plugin/host"
 	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/await"
 	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/hosttest"
@@ -33,24 +36,17 @@ func TestRunStopsWithoutCaches(t *testing.T) {
 
 func TestMetricsBeyondLoopback(t *testing.T) {
 	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	_, port, err := net.SplitHostPort(listener.Addr().String())
-	if err := errors.Join(err, listener.Close()); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, errors.Join(err, listener.Close()))
 	settings := host.Settings{Logger: slog.New(slog.DiscardHandler), MetricsAddress: "0.0.0.0:" + port}
-	if _, err := host.New(&rest.Config{}, settings, "lease", runtime.NewScheme(), nil); err == nil {
-		t.Fatal("metrics beyond loopback are served without protection")
-	}
+	_, err = host.New(&rest.Config{}, settings, "lease", runtime.NewScheme(), nil)
+	require.Error(t, err, "metrics beyond loopback are served without protection")
 	settings.ProtectMetrics = func(http.Handler) (http.Handler, error) {
 		return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusTeapot) }), nil
 	}
 	m, err := host.New(&rest.Config{}, settings, "lease", runtime.NewScheme(), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- m.Start(ctx) }()
@@ -64,14 +60,10 @@ func TestMetricsBeyondLoopback(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		if answer.StatusCode != http.StatusTeapot {
-			t.Errorf("/metrics: %s", answer.Status)
-		}
+		assert.Equal(t, http.StatusTeapot, answer.StatusCode, "/metrics: %s", answer.Status)
 		return answer.Body.Close()
 	})
 	transport.CloseIdleConnections()
 	stop()
-	if err := <-ended; err != nil {
-		t.Error(err)
-	}
+	assert.NoError(t, <-ended)
 }

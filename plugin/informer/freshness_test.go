@@ -13,6 +13,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -83,9 +85,7 @@ func watchedBy(t *testing.T, client any, test func(s *server, f *Freshness, chan
 		source := NewSource(configMaps, client, s, "")
 		informer := source.Informer(&corev1.ConfigMap{}, nil)
 		// The default one waits until the time of the machine.
-		if err := informer.SetWatchErrorHandler(func(*cache.Reflector, error) {}); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, informer.SetWatchErrorHandler(func(*cache.Reflector, error) {}))
 		f := NewFreshness(func() { changed.Add(1) }, source)
 		if stale := f.Of(); stale != nil || source.Watched() {
 			t.Errorf("before it is filled: %v, watched %t", stale, source.Watched())
@@ -121,13 +121,11 @@ func why(f *Freshness) (string, time.Duration) {
 // mustCatchUp fails unless the cache reads what it has missed since at least a time ago, and is fresh after that.
 func mustCatchUp(t *testing.T, f *Freshness, what string, least time.Duration) {
 	t.Helper()
-	if got, since := why(f); !strings.Contains(got, "reads what it has missed") || since < least {
-		t.Errorf("%s: %q since %s", what, got, since)
-	}
+	got, since := why(f)
+	assert.True(t, strings.Contains(got, "reads what it has missed") && since >= least, "%s: %q since %s", what, got, since)
 	time.Sleep(catchUpTime)
-	if got, _ := why(f); got != "" {
-		t.Errorf("read: %q", got)
-	}
+	got, _ = why(f)
+	assert.Empty(t, got, "read: %q", got)
 }
 
 // A silent watch is fresh within the bound, and its bookmarks confirm it.
@@ -162,9 +160,8 @@ func TestRefusedWatch(t *testing.T) {
 		s.bookmark()
 		s.refuse(apierrors.NewTooManyRequests("later", 1))
 		synctest.Wait()
-		if got, _ := why(f); !strings.Contains(got, "later") {
-			t.Errorf("refused: %q", got)
-		}
+		got, _ := why(f)
+		assert.Contains(t, got, "later", "refused: %q", got)
 		time.Sleep(time.Minute)
 		s.refuse(nil)
 		for got := "later"; strings.Contains(got, "later"); got, _ = why(f) {
@@ -194,9 +191,8 @@ func TestStreamedListConfirmsAtItsEnd(t *testing.T) {
 		}
 		end := func() { send(watch.Bookmark, "", map[string]string{metav1.InitialEventsAnnotationKey: "true"}) }
 		end()
-		if got, _ := why(f); got != "" {
-			t.Errorf("filled: %q", got)
-		}
+		got, _ := why(f)
+		assert.Empty(t, got, "filled: %q", got)
 		s.forgets = true
 		s.refuse(apierrors.NewTooManyRequests("later", 1))
 		time.Sleep(time.Hour)
@@ -204,15 +200,13 @@ func TestStreamedListConfirmsAtItsEnd(t *testing.T) {
 		time.Sleep(retried)
 		for range 3 {
 			send(watch.Added, "old", nil)
-			if got, since := why(f); got == "" || since < time.Hour {
-				t.Errorf("all objects are being sent: %q since %s", got, since)
-			}
+			got, since := why(f)
+			assert.True(t, got != "" && since >= time.Hour, "all objects are being sent: %q since %s", got, since)
 			// The next stream begins anew.
 			s.watches[len(s.watches)-1].Stop()
 			synctest.Wait()
-			if got, _ := why(f); got == "" {
-				t.Error("the stream has broken off, and the cache counts as fresh")
-			}
+			got, _ = why(f)
+			assert.NotEmpty(t, got, "the stream has broken off, and the cache counts as fresh")
 			time.Sleep(retried)
 		}
 		end()
@@ -269,9 +263,8 @@ func TestBehindAWrite(t *testing.T) {
 				t.Errorf("%s, and the cache shows the write: %s", what, why)
 			}
 			shows.Store(false)
-			if again, _ := why(f); again != "" {
-				t.Errorf("%s, and the change is undone: %s", what, again)
-			}
+			again, _ := why(f)
+			assert.Empty(t, again, "%s, and the change is undone: %s", what, again)
 		})
 	}
 }
@@ -284,9 +277,8 @@ func TestWatchEnds(t *testing.T) {
 			s.bookmark()
 			s.watches[len(s.watches)-1].Stop()
 			synctest.Wait()
-			if got, _ := why(f); got != "" {
-				t.Errorf("the watch ended: %q", got)
-			}
+			got, _ := why(f)
+			assert.Empty(t, got, "the watch ended: %q", got)
 		}
 		if len(s.watches) < 4 || changed.Load() > 0 {
 			t.Errorf("%d watches, %d changes", len(s.watches), changed.Load())
@@ -300,20 +292,17 @@ func TestSuspended(t *testing.T) {
 		var ahead time.Duration
 		f.now = func() time.Time { return time.Now().Add(ahead) }
 		ahead = time.Minute
-		if got, _ := why(f); !strings.Contains(got, "suspended") {
-			t.Errorf("resumed: %q", got)
-		}
+		got, _ := why(f)
+		assert.Contains(t, got, "suspended", "resumed: %q", got)
 		time.Sleep(catchUpTime)
-		if got, _ := why(f); got != "" {
-			t.Errorf("read: %q", got)
-		}
+		got, _ = why(f)
+		assert.Empty(t, got, "read: %q", got)
 	})
 }
 
 // The monotonic clock stands still while a machine sleeps, and its caches are no fresher for that.
 func TestFreshnessHasWallClockOnly(t *testing.T) {
 	t.Parallel()
-	if now := NewFreshness(func() {}).now(); now != now.Round(0) {
-		t.Errorf("%v has a reading of the monotonic clock", now)
-	}
+	now := NewFreshness(func() {}).now()
+	assert.True(t, now == now.Round(0), "%v has a reading of the monotonic clock", now)
 }

@@ -11,6 +11,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/await"
 	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/fakes"
 
@@ -105,16 +108,13 @@ func TestMakesNoRequestBeforeStart(t *testing.T) {
 	}
 	b.stop()
 	<-b.ended
-	if actions := b.core.Actions(); len(actions) > 0 {
-		t.Errorf("requests before Start: %v", actions)
-	}
+	assert.Empty(t, b.core.Actions(), "requests before Start")
 }
 
 func TestEmptyCacheCallsChanged(t *testing.T) {
 	b := newFixture(t, func(*Config, *fake.Clientset) {})
-	if first, again := b.Start(), b.Start(); !first || again {
-		t.Errorf("Start is the first call: %t, %t", first, again)
-	}
+	first, again := b.Start(), b.Start()
+	assert.True(t, first && !again, "Start is the first call: %t, %t", first, again)
 	if !b.Pending() || !b.notSynced() {
 		t.Errorf("before Run: pending %t, Err %v", b.Pending(), b.Err())
 	}
@@ -135,12 +135,8 @@ func TestMissingPermission(t *testing.T) {
 	b.Start()
 	b.run()
 	b.eventually("the permission is missing", func() bool { return apierrors.IsForbidden(b.Err()) })
-	if got, want := b.Err().Error(), `fill the cache of configmaps: failed to list *v1.ConfigMap: configmaps is forbidden: no role allows it`; got != want {
-		t.Errorf("Err: %q, want %q", got, want)
-	}
-	if b.Pending() {
-		t.Error("pending without permission")
-	}
+	assert.Equal(t, `fill the cache of configmaps: failed to list *v1.ConfigMap: configmaps is forbidden: no role allows it`, b.Err().Error(), "Err")
+	assert.False(t, b.Pending(), "pending without permission")
 	granted.Store(true)
 	b.eventually("the permission is granted", func() bool { return b.Err() == nil })
 }
@@ -156,9 +152,7 @@ func TestMissingAPI(t *testing.T) {
 	b.Start()
 	b.run()
 	b.eventually("the API is missing", func() bool { return errors.Is(b.Err(), missing) })
-	if b.Pending() {
-		t.Error("pending without the API")
-	}
+	assert.False(t, b.Pending(), "pending without the API")
 	broken.Store(true)
 	b.eventually("discovery fails", func() bool { return apierrors.IsInternalError(b.Err()) })
 	broken.Store(false)
@@ -193,9 +187,7 @@ func TestMissingOptionalAPI(t *testing.T) {
 	b.Recheck()
 	b.eventually("the cache is filled", b.Synced)
 	b.Recheck()
-	if n := b.discoveries() - before; n != 1 {
-		t.Errorf("%d discoveries, want the one that was asked for", n)
-	}
+	assert.Equal(t, 1, b.discoveries()-before, "discoveries, want the one that was asked for")
 }
 
 func TestRunEndsWithItsContext(t *testing.T) {
@@ -232,16 +224,12 @@ func serve(core *fake.Clientset, installed, broken *atomic.Bool) {
 func TestGetAndList(t *testing.T) {
 	b := newFixture(t, func(*Config, *fake.Clientset) {})
 	for _, name := range []string{"a", "b"} {
-		if err := b.GetIndexer().Add(configMap(name)); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, b.GetIndexer().Add(configMap(name)))
 	}
-	if got := Get[*corev1.ConfigMap](b, types.NamespacedName{Namespace: "default", Name: "a"}); got == nil || got.Name != "a" {
-		t.Errorf("Get: %v", got)
-	}
-	if got := Get[*corev1.ConfigMap](b, types.NamespacedName{Namespace: "default", Name: "c"}); got != nil {
-		t.Errorf("Get of an object that does not exist: %v", got)
-	}
+	got := Get[*corev1.ConfigMap](b, types.NamespacedName{Namespace: "default", Name: "a"})
+	assert.True(t, got != nil && got.Name == "a", "Get: %v", got)
+	got = Get[*corev1.ConfigMap](b, types.NamespacedName{Namespace: "default", Name: "c"})
+	assert.Nil(t, got, "Get of an object that does not exist: %v", got)
 	if got := List[*corev1.ConfigMap](b, "app", "vllm"); len(got) != 2 {
 		t.Errorf("List: %v", got)
 	}
@@ -266,9 +254,8 @@ func TestOnChange(t *testing.T) {
 		{"an object of another type", func() { h.OnAdd(&corev1.Pod{}, false) }, nil, nil},
 	} {
 		before, after = nil, nil
-		if tt.call(); before != tt.wantBefore || after != tt.wantAfter {
-			t.Errorf("%s: %v to %v", tt.name, before, after)
-		}
+		tt.call()
+		assert.True(t, before == tt.wantBefore && after == tt.wantAfter, "%s: %v to %v", tt.name, before, after)
 	}
 }
 
@@ -276,16 +263,13 @@ func TestOnChange(t *testing.T) {
 func TestTypedConfiguration(t *testing.T) {
 	transform := Transform(func(c *corev1.ConfigMap) *corev1.Secret { return &corev1.Secret{Type: corev1.SecretType(c.Name)} })
 	index := Index(func(s *corev1.Secret) []string { return []string{string(s.Type)} })
-	if keys, err := index(configMap("a")); err != nil || len(keys) > 0 {
-		t.Errorf("an object of another type is indexed as %q, %v", keys, err)
-	}
+	keys, err := index(configMap("a"))
+	assert.True(t, err == nil && len(keys) == 0, "an object of another type is indexed as %q, %v", keys, err)
 	stored, err := transform(configMap("a"))
-	if keys, bad := index(stored); err != nil || bad != nil || !slices.Equal(keys, []string{"a"}) {
-		t.Errorf("%v, %v is indexed as %q, %v", stored, err, keys, bad)
-	}
-	if again, err := transform(stored); err != nil || again != stored {
-		t.Errorf("transformed twice: %v, %v", again, err)
-	}
+	keys, bad := index(stored)
+	assert.True(t, err == nil && bad == nil && slices.Equal(keys, []string{"a"}), "%v, %v is indexed as %q, %v", stored, err, keys, bad)
+	again, err := transform(stored)
+	assert.True(t, err == nil && again == stored, "transformed twice: %v, %v", again, err)
 }
 
 // An object that is moved to another key changes both.
@@ -296,9 +280,8 @@ func TestOnKeys(t *testing.T) {
 	h.OnUpdate(configMap("a"), configMap("a"))
 	h.OnUpdate(configMap("a"), configMap("b"))
 	h.OnDelete(configMap("b"))
-	if want := []string{"a", "a", "a", "b", "b"}; !slices.Equal(keys, want) {
-		t.Errorf("got %q, want %q", keys, want)
-	}
+	want := []string{"a", "a", "a", "b", "b"}
+	assert.True(t, slices.Equal(keys, want), "got %q, want %q", keys, want)
 }
 
 // A filled cache can be read whatever happens to its watch, so nothing changes for those who depend on it: that may be every

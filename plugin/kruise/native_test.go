@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	kruise "github.com/openkruise/rollouts/api/v1beta1"
+	"github.com/stretchr/testify/require"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/yaml"
 
@@ -85,8 +86,6 @@ func TestUnfit(t *testing.T) {
 func decoded(t *testing.T, text string) *unstructured.Unstructured {
 	t.Helper()
 	var object map[string]any
-	if err := yaml.Unmarshal([]byte(text), &object); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, yaml.Unmarshal([]byte(text), &object))
 	return &unstructured.Unstructured{Object: object}
 }

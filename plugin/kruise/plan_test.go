@@ -13,6 +13,7 @@ import (
 	"github.com/cockroachdb/datadriven"
 	"github.com/google/go-cmp/cmp"
 	"github.com/openkruise/rollouts/api/v1beta1"
+	"github.com/stretchr/testify/assert"
 	"google.golang.org/protobuf/testing/protocmp"
 	"google.golang.org/protobuf/types/known/durationpb"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -275,9 +276,7 @@ func TestFailureThresholdOfKruise(t *testing.T) {
 	for threshold, want := range map[string]string{"25%": "25%", "2": "2", "200%": "", "many": "", "-1": "", "+5%": ""} {
 		plan := planOf("50% 100%", "")
 		plan.FailureThreshold = ptr.To(intstr.Parse(threshold))
-		if got := policyOf(view().Target, plan).GetFailureThreshold(); got != want {
-			t.Errorf("%s: %q, want %q", threshold, got, want)
-		}
+		assert.Equal(t, want, policyOf(view().Target, plan).GetFailureThreshold(), threshold)
 	}
 }
 
@@ -303,9 +302,7 @@ func TestPolicy(t *testing.T) {
 			if len(test.rolloutID) < 64 {
 				want.RolloutId = test.rolloutID
 			}
-			if got.String() != want.String() {
-				t.Errorf("%s: %v, want %v", test.why, got, want)
-			}
+			assert.Equal(t, want.String(), got.String(), "%s: %v, want %v", test.why, got, want)
 		})
 	}
 	target := view().Target
@@ -314,13 +311,9 @@ func TestPolicy(t *testing.T) {
 		Style: pb.Style_STYLE_PARTITION, Batches: []string{"100%"},
 		MinReady: durationpb.New(90 * time.Second), ProgressDeadline: durationpb.New(90 * time.Minute),
 	}
-	if diff := cmp.Diff(want, policyOf(target, &v1beta1.ReleasePlan{}), protocmp.Transform()); diff != "" {
-		t.Errorf("of a target without a plan, -want +got:\n%s", diff)
-	}
+	assert.Empty(t, cmp.Diff(want, policyOf(target, &v1beta1.ReleasePlan{}), protocmp.Transform()), "of a target without a plan, -want +got")
 	set := view().Target
 	set.Spec.WorkloadRef.Kind = plugin.KindDisaggregatedSet
 	want = &pb.ReleasePolicy{Style: pb.Style_STYLE_CANARY, Batches: []string{"50%", "100%"}}
-	if diff := cmp.Diff(want, policyOf(set, planOf("50% 100%", "7")), protocmp.Transform()); diff != "" {
-		t.Errorf("of a DisaggregatedSet, -want +got:\n%s", diff)
-	}
+	assert.Empty(t, cmp.Diff(want, policyOf(set, planOf("50% 100%", "7")), protocmp.Transform()), "of a DisaggregatedSet, -want +got")
 }

@@ -24,6 +24,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
 	"github.com/lockstep-rollouts/lockstep/plugin/host"
 	"github.com/lockstep-rollouts/lockstep/plugin/kruise/v1alpha1"
@@ -110,12 +113,8 @@ func bench(t *testing.T, v View, hooks interceptor.Funcs) (*Reconciler, *scripte
 func benchOf(t *testing.T, context *pb.BatchContext, hooks interceptor.Funcs, objects ...client.Object) (*Reconciler, *scripted) {
 	t.Helper()
 	scheme := runtime.NewScheme()
-	if err := v1alpha1.AddToScheme(scheme); err != nil {
-		t.Fatal(err)
-	}
-	if err := metav1.AddMetaToScheme(scheme); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, v1alpha1.AddToScheme(scheme))
+	require.NoError(t, metav1.AddMetaToScheme(scheme))
 	for _, kind := range []string{"Rollout", "BatchRelease"} {
 		scheme.AddKnownTypeWithName(kruiseKind(kind), &unstructured.Unstructured{})
 		scheme.AddKnownTypeWithName(kruiseKind(kind+"List"), &unstructured.UnstructuredList{})
@@ -132,13 +131,9 @@ func reconcileOnce(t *testing.T, r *Reconciler) (reconcile.Result, *v1alpha1.Rol
 	t.Helper()
 	key := client.ObjectKey{Namespace: "default", Name: "vllm"}
 	result, err := r.Reconcile(t.Context(), reconcile.Request{NamespacedName: key})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	out := &v1alpha1.RolloutTarget{}
-	if err := r.Client.Get(t.Context(), key, out); client.IgnoreNotFound(err) != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, client.IgnoreNotFound(r.Client.Get(t.Context(), key, out)))
 	return result, out
 }
 
@@ -151,21 +146,17 @@ func TestNewTargetIsBoundAtOnce(t *testing.T) {
 	if len(d.calls) != 1 || d.calls[0] != "Adopt" || !controllerutil.ContainsFinalizer(out, Finalizer) || out.Labels[labelWorkloadType] != "statefulset" {
 		t.Errorf("calls %v, finalizers %v, labels %v", d.calls, out.Finalizers, out.Labels)
 	}
-	if out.Status.ObservedGeneration != out.Generation || out.Status.Replicas != 4 || out.Status.UpdateRevision != "vllm-1" {
-		t.Errorf("status %+v of generation %d", out.Status, out.Generation)
-	}
+	assert.True(t, out.Status.ObservedGeneration == out.Generation && out.Status.Replicas == 4 && out.Status.UpdateRevision == "vllm-1",
+		"status %+v of generation %d", out.Status, out.Generation)
 	version := out.ResourceVersion
-	if _, out = reconcileOnce(t, r); out.ResourceVersion != version || len(d.calls) != 1 {
-		t.Errorf("the second look writes: calls %v", d.calls)
-	}
+	_, out = reconcileOnce(t, r)
+	assert.True(t, out.ResourceVersion == version && len(d.calls) == 1, "the second look writes: calls %v", d.calls)
 }
 
 func TestBatchIsBegunInOneGo(t *testing.T) {
 	r, d := bench(t, view(template("two"), partition(3), led, asks("vllm-2"), listens, controlled("fedcba98-76")), interceptor.Funcs{})
 	reconcileOnce(t, r)
-	if got := strings.Join(d.calls, ", "); got != "Initialize 100%, UpgradeBatch 1" {
-		t.Errorf("calls: %s", got)
-	}
+	assert.Equal(t, "Initialize 100%, UpgradeBatch 1", strings.Join(d.calls, ", "), "calls")
 }
 
 // controlled is a target that a BatchRelease of this uid has written its control info on.
@@ -207,16 +198,11 @@ func TestEvidenceIsThatOfThisTarget(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			r, d := bench(t, test.v, interceptor.Funcs{})
 			result, out := reconcileOnce(t, r)
-			if got := strings.Join(d.calls, ", "); got != test.want {
-				t.Errorf("%s: calls %q, want %q", test.why, got, test.want)
-			}
+			assert.Equal(t, test.want, strings.Join(d.calls, ", "), "%s: calls", test.why)
 			// Kruise's objects are not watched, and what they lack may come: their status lags behind their spec.
-			if again := result.RequeueAfter != 0; again != (test.want == "") {
-				t.Errorf("%s: again after %s", test.why, result.RequeueAfter)
-			}
-			if c := out.Status.Conditions; test.want == "" && (len(c) != 1 || c[0].Reason != reasonNotRequested) {
-				t.Errorf("%s: conditions %v", test.why, c)
-			}
+			assert.Equal(t, test.want == "", result.RequeueAfter != 0, "%s: again after %s", test.why, result.RequeueAfter)
+			c := out.Status.Conditions
+			assert.False(t, test.want == "" && (len(c) != 1 || c[0].Reason != reasonNotRequested), "%s: conditions %v", test.why, c)
 		})
 	}
 }
@@ -260,16 +246,13 @@ func TestDeletedTargetEndsItsRelease(t *testing.T) {
 			v := view(template("two"), partition(3), releasing(test.state, 1))
 			v.Target.Spec.OnDeletion, v.Context.Intent = test.onDelete, test.requested
 			r, d := bench(t, v, interceptor.Funcs{})
-			if err := r.Client.Delete(t.Context(), v.Target.DeepCopy()); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, r.Client.Delete(t.Context(), v.Target.DeepCopy()))
 			result, out := reconcileOnce(t, r)
 			if got := strings.Join(d.calls, ", "); got != test.want || result.RequeueAfter != 0 {
 				t.Errorf("%s: calls %s, again after %s, want one call of %s", test.why, got, result.RequeueAfter, test.want)
 			}
-			if c := out.Status.Conditions; len(c) != 1 || c[0].Reason != "Deleting" {
-				t.Errorf("%s: conditions %v", test.why, c)
-			}
+			c := out.Status.Conditions
+			assert.True(t, len(c) == 1 && c[0].Reason == "Deleting", "%s: conditions %v", test.why, c)
 		})
 	}
 }
@@ -278,9 +261,7 @@ func TestDeletedTargetAwaitsItsPromotion(t *testing.T) {
 	v := view()
 	v.Context.State, v.Context.ReleaseId, v.Context.Owner = pb.State_STATE_PROMOTING, "kruise-1", ownerOf(v.Target)
 	r, d := bench(t, v, interceptor.Funcs{})
-	if err := r.Client.Delete(t.Context(), v.Target.DeepCopy()); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, r.Client.Delete(t.Context(), v.Target.DeepCopy()))
 	if _, out := reconcileOnce(t, r); out.Name == "" || len(d.calls) != 0 {
 		t.Errorf("the release is being promoted: target %q, calls %v", out.Name, d.calls)
 	}
@@ -305,9 +286,7 @@ func TestErrorsAreSaid(t *testing.T) {
 			r, d := bench(t, view(unheld), interceptor.Funcs{})
 			d.err = test.err
 			result, out := reconcileOnce(t, r)
-			if result.RequeueAfter == 0 {
-				t.Errorf("%s: it is not tried again", test.why)
-			}
+			assert.NotZero(t, result.RequeueAfter, "%s: it is not tried again", test.why)
 			if c := out.Status.Conditions; test.reason == "" && len(c) != 0 ||
 				test.reason != "" && (len(c) != 1 || c[0].Reason != test.reason || !strings.Contains(c[0].Message, "KServe")) {
 				t.Errorf("%s: conditions %v", test.why, c)
@@ -329,10 +308,7 @@ func TestRefusedMirrorIsSaid(t *testing.T) {
 		t.Errorf("error %v, calls %v: want the error, for another try, and nothing released", err, d.calls)
 	}
 	out := &v1alpha1.RolloutTarget{}
-	if err := r.Client.Get(t.Context(), client.ObjectKey{Namespace: "default", Name: "vllm"}, out); err != nil {
-		t.Fatal(err)
-	}
-	if c := out.Status.Conditions; len(c) != 1 || c[0].Reason != "NotWritten" {
-		t.Errorf("conditions %v", c)
-	}
+	require.NoError(t, r.Client.Get(t.Context(), client.ObjectKey{Namespace: "default", Name: "vllm"}, out))
+	c := out.Status.Conditions
+	assert.True(t, len(c) == 1 && c[0].Reason == "NotWritten", "conditions %v", c)
 }

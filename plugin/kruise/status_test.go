@@ -8,6 +8,8 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/stretchr/testify/assert"
+
 	"github.com/lockstep-rollouts/lockstep/plugin/kruise/v1alpha1"
 )
 
@@ -36,9 +38,8 @@ func TestEventOf(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			kind, reason, note := eventOf(c.was, c.now)
-			if got := kind + " " + reason + " " + note; got != c.want && (c.want != "" || kind != "") {
-				t.Errorf("got %q, want %q", got, c.want)
-			}
+			got := kind + " " + reason + " " + note
+			assert.False(t, got != c.want && (c.want != "" || kind != ""), "got %q, want %q", got, c.want)
 		})
 	}
 }

@@ -12,6 +12,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/lockstep-rollouts/lockstep/plugin/host"
 	"github.com/lockstep-rollouts/lockstep/plugin/kruise/v1alpha1"
 	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/statuses"
@@ -32,9 +34,7 @@ func TestRecordedStatuses(t *testing.T) {
 			return fmt.Sprintf("%d targets, workload %t", len(targets), s.Context != nil)
 		}
 		target := &v1alpha1.RolloutTarget{}
-		if err := runtime.DefaultUnstructuredConverter.FromUnstructured(targets[0].Object, target); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, runtime.DefaultUnstructuredConverter.FromUnstructured(targets[0].Object, target))
 		workload := host.Metadata(host.LeaderWorkerSet)
 		workload.Namespace, workload.Name = target.Namespace, target.Spec.WorkloadRef.Name
 		objects := []client.Object{workload, target}
@@ -51,9 +51,7 @@ func TestRecordedStatuses(t *testing.T) {
 		}
 		r, _ := benchOf(t, s.Context, interceptor.Funcs{}, objects...)
 		v, err := r.observe(t.Context(), target)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		m := planMove(v)
 		answer := fmt.Sprintf("%s: %s %T (%s) %d/%d", s.Context.GetState(), moves[m.action], m.call.Request, m.why,
 			m.status.UpdatedReadyReplicas, m.status.Replicas)

@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
 	"github.com/lockstep-rollouts/lockstep/plugin/native"
 )
@@ -54,12 +56,8 @@ func TestJudge(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			var object map[string]any
-			if err := json.Unmarshal([]byte(test.object), &object); err != nil {
-				t.Fatal(err)
-			}
-			if diff := cmp.Diff(test.want, table.Judge("spec", object)); diff != "" {
-				t.Errorf("-want +got:\n%s", diff)
-			}
+			require.NoError(t, json.Unmarshal([]byte(test.object), &object))
+			assert.Empty(t, cmp.Diff(test.want, table.Judge("spec", object)), "-want +got")
 		})
 	}
 }
@@ -68,13 +66,8 @@ func TestRefusalAndIgnored(t *testing.T) {
 	t.Parallel()
 	findings := table.Judge("spec", map[string]any{"delay": 1, "weight": 5, "surge": 1})
 	err := native.Refusal(findings)
-	if err == nil || !strings.HasPrefix(err.Error(), "spec.surge: ") || !strings.HasSuffix(err.Error(), "; spec.weight: use percentages") {
-		t.Errorf("refusal: %v", err)
-	}
-	if got := native.Ignored(findings); got != "spec.delay: there is nothing to delay" {
-		t.Errorf("ignored: %q", got)
-	}
-	if err := native.Refusal(table.Judge("spec", map[string]any{"delay": 1})); err != nil {
-		t.Errorf("a field without effect refuses: %v", err)
-	}
+	assert.True(t, err != nil && strings.HasPrefix(err.Error(), "spec.surge: ") && strings.HasSuffix(err.Error(), "; spec.weight: use percentages"),
+		"refusal: %v", err)
+	assert.Equal(t, "spec.delay: there is nothing to delay", native.Ignored(findings), "ignored")
+	assert.NoError(t, native.Refusal(table.Judge("spec", map[string]any{"delay": 1})), "a field without effect refuses")
 }

@@ -14,6 +14,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/argoproj/argo-rollouts/pkg/apis/rollouts/v1alpha1"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 )
 
 // A promotion that adopts the second set: the workload has another object each time, and the Rollout keeps its name. An abort
@@ -28,9 +30,7 @@ func TestAdoption(t *testing.T) {
 	for _, tag := range []string{"v2", "v3"} {
 		e.editNamed(now, tag)
 		next := e.awaitSuccessor(now, tag)
-		if next == name {
-			t.Errorf("it is %s again", next)
-		}
+		assert.NotEqual(t, name, next, "it is %s again", next)
 		now = next
 	}
 }
@@ -39,9 +39,8 @@ func TestAdoption(t *testing.T) {
 func (e *env) editNamed(workload, tag string) {
 	e.T.Helper()
 	patch := fmt.Appendf(nil, `[{"op":"replace","path":"/spec/leaderWorkerTemplate/workerTemplate/spec/containers/0/image","value":"example.com/vllm:%s"}]`, tag)
-	if _, err := e.Sets().Patch(e.T.Context(), workload, types.JSONPatchType, patch, metav1.PatchOptions{}); err != nil {
-		e.T.Fatal(err)
-	}
+	_, err := e.Sets().Patch(e.T.Context(), workload, types.JSONPatchType, patch, metav1.PatchOptions{})
+	require.NoError(e.T, err)
 }
 
 // awaitSuccessor waits until the Rollout is healthy and the workload is another object, whose groups are all at the tag.

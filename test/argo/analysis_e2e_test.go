@@ -17,6 +17,7 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 
@@ -163,9 +164,7 @@ func TestNotification(t *testing.T) {
 		if err := told(second); err != nil {
 			return err
 		}
-		if err := e.Only(ctx, "v2"); err != nil {
-			t.Errorf("told before the groups run it: %v", err)
-		}
+		assert.NoError(t, e.Only(ctx, "v2"), "told before the groups run it")
 		return nil
 	})
 }

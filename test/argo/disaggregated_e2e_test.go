@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/argoproj/argo-rollouts/pkg/apis/rollouts/v1alpha1"
+	"github.com/stretchr/testify/assert"
 
 	"github.com/lockstep-rollouts/lockstep/test/suite"
 )
@@ -40,9 +41,8 @@ func TestDisaggregated(t *testing.T) {
 	})
 	s.Await("v2", 0, 0)
 	s.Await("v1", 4, 2)
-	if now := s.Leaders("v1"); !maps.Equal(now, stable) {
-		t.Errorf("the leaders of the stable revision were %v and are %v", stable, now)
-	}
+	now := s.Leaders("v1")
+	assert.True(t, maps.Equal(now, stable), "the leaders of the stable revision were %v and are %v", stable, now)
 
 	e.argo("retry", "rollout", name)
 	e.awaitPause(1)

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -76,12 +77,8 @@ func withoutRights(t *testing.T, c *cluster.Cluster) {
 	require.NoError(t, err)
 	bindings := kubernetes.NewForConfigOrDie(c.RESTConfig()).RbacV1().ClusterRoleBindings()
 	replace := func(ctx context.Context, binding string, manifest []byte) {
-		if err := c.Apply(ctx, cluster.ArgoNamespace, manifest); err != nil {
-			t.Error(err)
-		}
-		if err := bindings.Delete(ctx, binding, metav1.DeleteOptions{}); err != nil {
-			t.Error(err)
-		}
+		assert.NoError(t, c.Apply(ctx, cluster.ArgoNamespace, manifest))
+		assert.NoError(t, bindings.Delete(ctx, binding, metav1.DeleteOptions{}))
 	}
 	t.Cleanup(func() { replace(context.Background(), "lockstep-argo-events", more) })
 	replace(t.Context(), "lockstep-argo-rollouts", less)

@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -201,9 +202,7 @@ func (e *env) argo(args ...string) string {
 	defer cancel()
 	args = append(args, "--namespace", e.Namespace, "--kubeconfig", e.Cluster.Kubeconfig())
 	out, err := exec.CommandContext(ctx, path, args...).CombinedOutput()
-	if err != nil {
-		e.T.Fatalf("kubectl argo rollouts %s: %v\n%s", strings.Join(args, " "), err, out)
-	}
+	require.NoError(e.T, err, "kubectl argo rollouts %s: %v\n%s", strings.Join(args, " "), err, out)
 	return string(out)
 }
 
@@ -260,9 +259,8 @@ func (e *env) awaitAborted(tag string) {
 // same fails the test if the workload's own pods have changed.
 func (e *env) same(before map[string]types.UID) {
 	e.T.Helper()
-	if now := e.Identities(); !maps.Equal(before, now) {
-		e.T.Errorf("pods of the workload were replaced: %v, were %v", now, before)
-	}
+	now := e.Identities()
+	assert.True(e.T, maps.Equal(before, now), "pods of the workload were replaced: %v, were %v", now, before)
 }
 
 // counts returns the number of ready groups at a tag, of the workload and of its canary.

@@ -15,6 +15,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -55,9 +56,7 @@ var examples = []example{
 		file: "header-ab.yaml", before: withService,
 		looks: []func(e *env){func(e *env) {
 			e.mustHave("v2", 0, 2)
-			if text := asJSON(e.routeNamed(e.T.Context(), "vllm").Object["spec"]); !strings.Contains(text, "x-model-variant") {
-				e.T.Errorf("the route is %s", text)
-			}
+			assert.Contains(e.T, asJSON(e.routeNamed(e.T.Context(), "vllm").Object["spec"]), "x-model-variant", "the route")
 		}},
 	},
 	{
@@ -209,9 +208,7 @@ func TestModelServers(t *testing.T) {
 			e.edit("v1") // another image than the example's: the first release
 			e.MustRest("v1")
 			e.awaitRest("v1")
-			if !prometheus.Asked(metric, e.Namespace) {
-				t.Errorf("no analysis asked for %s", metric)
-			}
+			assert.True(t, prometheus.Asked(metric, e.Namespace), "no analysis asked for %s", metric)
 			suite.DeleteWorkload(t, e.Cluster, e.Namespace, server)
 		})
 	}

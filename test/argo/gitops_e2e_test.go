@@ -15,6 +15,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -47,12 +48,9 @@ func TestGitOpsHealth(t *testing.T) {
 	m.await(gitops.Suspended, "by "+owner+" is in flight (Progressing)")
 	e.mustFail(exit.Error, "by "+owner+" is ready", "--wait=3s")
 	e.argo("promote", name)
-	if code, text := released(); code != exit.OK {
-		t.Errorf("the wait ended with %d:\n%s", code, text)
-	}
-	if err := e.Only(t.Context(), "v2"); err != nil {
-		t.Errorf("the wait ended early: %v", err)
-	}
+	code, text := released()
+	assert.Equal(t, exit.OK, code, "the wait ended with %d:\n%s", code, text)
+	assert.NoError(t, e.Only(t.Context(), "v2"), "the wait ended early")
 	m.await(gitops.Healthy, "4 of 4 groups ready, 4 updated")
 	e.awaitRest("v2")
 
@@ -64,9 +62,8 @@ func TestGitOpsHealth(t *testing.T) {
 	e.mustFail(exit.RolledBack, "by "+owner+" was rolled back", "--wait")
 
 	e.edit("v2")
-	if code, text := e.startWait("--wait")(); code != exit.OK {
-		t.Errorf("after the revert, the wait ended with %d:\n%s", code, text)
-	}
+	code, text = e.startWait("--wait")()
+	assert.Equal(t, exit.OK, code, "after the revert, the wait ended with %d:\n%s", code, text)
 	m.await(gitops.Healthy, "4 of 4 groups ready, 4 updated")
 	e.awaitRest("v2")
 }
@@ -87,9 +84,8 @@ func (e *env) monitor() *monitor {
 	var err, errFlux error
 	m.argo, err = gitops.ArgoCD("../../config/argo/argo-cd/argocd-cm.yaml")
 	m.flux, errFlux = gitops.Flux("../../examples/gitops/flux.yaml")
-	if err = errors.Join(err, errFlux); err != nil {
-		e.T.Fatal(err)
-	}
+	err = errors.Join(err, errFlux)
+	require.NoError(e.T, err)
 	client := e.Objects(lws.GroupVersion.WithResource("leaderworkersets"))
 	events, err := client.Watch(e.T.Context(), metav1.ListOptions{FieldSelector: "metadata.name=" + e.Name})
 	require.NoError(e.T, err)
@@ -101,9 +97,7 @@ func (e *env) monitor() *monitor {
 				m.judge(object)
 			}
 		}
-		if e.T.Context().Err() == nil {
-			e.T.Error("the watch of the workload ended before the test")
-		}
+		assert.Error(e.T, e.T.Context().Err(), "the watch of the workload ended before the test")
 	})
 	return m
 }

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -182,9 +183,7 @@ func (e *env) breakCanary() {
 			_, err = e.Kube.CoreV1().Pods(e.Namespace).Patch(e.T.Context(), pods[i].Name, types.MergePatchType, raw, metav1.PatchOptions{})
 		}
 	}
-	if err != nil {
-		e.T.Error(err)
-	}
+	assert.NoError(e.T, err)
 }
 
 // heal lets the canary's pods become ready, also later ones.
@@ -275,14 +274,10 @@ func suspend(t *testing.T, c *cluster.Cluster, controller bool, meanwhile func()
 	t.Helper()
 	signal := func(sig syscall.Signal, send func(string) error) {
 		if controller {
-			if err := send(cluster.Argo); err != nil {
-				t.Error(err)
-			}
+			assert.NoError(t, send(cluster.Argo))
 		}
 		for _, id := range c.PluginProcesses() {
-			if err := syscall.Kill(id, sig); err != nil {
-				t.Errorf("send %v to the plugin process %d: %v", sig, id, err)
-			}
+			assert.NoError(t, syscall.Kill(id, sig), "send %v to the plugin process %d", sig, id)
 		}
 	}
 	signal(syscall.SIGSTOP, c.SuspendComponent)

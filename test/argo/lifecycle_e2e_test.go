@@ -20,6 +20,8 @@ import (
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
 	"github.com/argoproj/argo-rollouts/pkg/apis/rollouts/v1alpha1"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	"github.com/lockstep-rollouts/lockstep/test/cluster"
@@ -50,9 +52,7 @@ func TestRelease(t *testing.T) {
 		if r.Status.Phase != v1alpha1.RolloutPhaseHealthy {
 			return false
 		}
-		if err := e.Only(t.Context(), "v2"); err != nil {
-			t.Fatalf("the Rollout is healthy: %v", err)
-		}
+		require.NoError(t, e.Only(t.Context(), "v2"), "the Rollout is healthy")
 		return true
 	})
 	e.MustRest("v2")
@@ -376,10 +376,8 @@ func (e *env) forget() {
 		e.T.Fatalf("%d pods, %v", len(pods.Items), err)
 	}
 	selector := fmt.Sprintf("%s=%s,%s!=%s", lws.SetNameLabelKey, w.Name, lws.RevisionKey, pods.Items[0].Labels[lws.RevisionKey])
-	if err := e.Kube.AppsV1().ControllerRevisions(e.Namespace).
-		DeleteCollection(e.T.Context(), metav1.DeleteOptions{}, metav1.ListOptions{LabelSelector: selector}); err != nil {
-		e.T.Fatal(err)
-	}
+	require.NoError(e.T, e.Kube.AppsV1().ControllerRevisions(e.Namespace).
+		DeleteCollection(e.T.Context(), metav1.DeleteOptions{}, metav1.ListOptions{LabelSelector: selector}))
 }
 
 // snapshots fails unless the history has n revisions.
@@ -447,9 +445,8 @@ func TestRolloutDeleted(t *testing.T) {
 				}
 				return nil
 			})
-			if after := e.Identities(); !maps.Equal(before, after) {
-				t.Errorf("groups were replaced: %v before, %v after", before, after)
-			}
+			after := e.Identities()
+			assert.True(t, maps.Equal(before, after), "groups were replaced: %v before, %v after", before, after)
 		})
 	}
 }

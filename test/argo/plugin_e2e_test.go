@@ -14,6 +14,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -67,9 +68,7 @@ func killController(t *testing.T, c *cluster.Cluster) {
 		}
 		return nil
 	})
-	if err := c.StartComponent(t.Context(), cluster.Argo); err != nil {
-		t.Error(err)
-	}
+	assert.NoError(t, c.StartComponent(t.Context(), cluster.Argo))
 }
 
 // killPlugins ends the plugin processes of a kind the hard way.
@@ -81,14 +80,10 @@ func killPlugins(t *testing.T, c *cluster.Cluster, kind string) {
 		if err != nil || !bytes.Contains(environment, []byte(cookie+"="+kind+"\x00")) {
 			continue
 		}
-		if err := syscall.Kill(id, syscall.SIGKILL); err != nil {
-			t.Errorf("kill plugin process %d: %v", id, err)
-		}
+		assert.NoError(t, syscall.Kill(id, syscall.SIGKILL), "kill plugin process %d", id)
 		killed++
 	}
-	if killed != 1 {
-		t.Errorf("%d plugin processes of kind %s were there, want 1", killed, kind)
-	}
+	assert.Equal(t, 1, killed, "plugin processes of kind %s were there", kind)
 }
 
 // The controller is not an administrator, and its plugins are two processes of one binary.
@@ -100,12 +95,9 @@ func TestInstallation(t *testing.T) {
 	e.awaitPause(1)
 	e.argo("promote", "--full", name)
 	e.awaitRest("v2")
-	if n := len(e.Cluster.PluginProcesses()); n != 2 {
-		t.Errorf("%d plugin processes, want 2", n)
-	}
+	assert.Len(t, e.Cluster.PluginProcesses(), 2, "plugin processes")
 	cfg, err := e.Cluster.ServiceAccountConfig(t.Context(), cluster.ArgoNamespace, cluster.ArgoServiceAccount)
 	require.NoError(t, err)
-	if _, err := kubernetes.NewForConfigOrDie(cfg).CoreV1().Nodes().List(t.Context(), metav1.ListOptions{}); !apierrors.IsForbidden(err) {
-		t.Errorf("the controller's account may list nodes: %v", err)
-	}
+	_, err = kubernetes.NewForConfigOrDie(cfg).CoreV1().Nodes().List(t.Context(), metav1.ListOptions{})
+	assert.True(t, apierrors.IsForbidden(err), "the controller's account may list nodes: %v", err)
 }

@@ -6,10 +6,10 @@
 package argo
 
 import (
-	"strings"
 	"testing"
 
 	"github.com/argoproj/argo-rollouts/pkg/apis/rollouts/v1alpha1"
+	"github.com/stretchr/testify/assert"
 )
 
 // An invalid step fails and names the invalid field. It has no effect, and the controller continues with other Rollouts.
@@ -32,9 +32,7 @@ func TestStepRefused(t *testing.T) {
 			e.edit("v2")
 			r := e.await("the step fails", func(r *v1alpha1.Rollout) bool { return ran(r, 0).Phase == v1alpha1.StepPluginPhaseFailed })
 			for _, word := range append(test.words, "step 1") {
-				if message := ran(r, 0).Message; !strings.Contains(message, word) {
-					t.Errorf("%q does not name %q", message, word)
-				}
+				assert.Contains(t, ran(r, 0).Message, word)
 			}
 			t.Log(ran(r, 0).Message)
 			e.awaitAborted("v1")
@@ -158,9 +156,8 @@ func TestProgressDeadlineRefused(t *testing.T) {
 			e.edit("v2")
 			r := e.await("the step fails", func(r *v1alpha1.Rollout) bool { return ran(r, 0).Phase == v1alpha1.StepPluginPhaseFailed })
 			t.Log(ran(r, 0).Message)
-			if message := ran(r, 0).Message; !strings.Contains(message, "progressDeadlineSeconds") {
-				t.Errorf("%q does not name progressDeadlineSeconds", message)
-			}
+			message := ran(r, 0).Message
+			assert.Contains(t, message, "progressDeadlineSeconds", "%q does not name progressDeadlineSeconds", message)
 			e.awaitAborted("v1")
 			e.same(before)
 			// The remedy in the message suffices.

@@ -11,6 +11,9 @@ import (
 
 	rbacv1 "k8s.io/api/rbac/v1"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/lockstep-rollouts/lockstep/test/tenant"
 )
 
@@ -29,9 +32,7 @@ func TestTenants(t *testing.T) {
 	e.Eventually("the policy refuses a Rollout", func(context.Context) error {
 		return tenant.Refused(editor.Create(rollouts, manifest), e.Namespace, ":editor", "rollouts.argoproj.io")
 	})
-	if err := operator.Create(rollouts, manifest); err != nil {
-		t.Fatalf("an operator: %v", err)
-	}
+	require.NoError(t, operator.Create(rollouts, manifest), "an operator")
 	e.awaitRest("v1")
 	for what, request := range map[string][]string{
 		"restart":        {`{"spec":{"restartAt":"2026-01-01T00:00:00Z"}}`},
@@ -43,16 +44,10 @@ func TestTenants(t *testing.T) {
 		"instance":       {`{"metadata":{"labels":{"argo-rollouts.argoproj.io/controller-instance-id":"other"}}}`},
 		"mark":           {`{"metadata":{"annotations":{"lockstep.dev/seen-revision":"other"}}}`},
 	} {
-		if err := tenant.Refused(editor.Patch(rollouts, name, request[0], request[1:]...), e.Namespace, ":editor"); err != nil {
-			t.Errorf("%s: %v", what, err)
-		}
-		if err := operator.Patch(rollouts, name, request[0], request[1:]...); err != nil {
-			t.Errorf("%s: an operator: %v", what, err)
-		}
+		assert.NoError(t, tenant.Refused(editor.Patch(rollouts, name, request[0], request[1:]...), e.Namespace, ":editor"), what)
+		assert.NoError(t, operator.Patch(rollouts, name, request[0], request[1:]...), "%s: an operator", what)
 	}
-	if err := editor.Patch(rollouts, name, `{"metadata":{"labels":{"team":"a"}}}`); err != nil {
-		t.Errorf("a label: %v", err)
-	}
+	assert.NoError(t, editor.Patch(rollouts, name, `{"metadata":{"labels":{"team":"a"}}}`), "a label")
 	native := `
 apiVersion: argoproj.io/v1alpha1
 kind: Rollout
@@ -65,7 +60,5 @@ spec:
     spec: {containers: [{name: none, image: "example.com/none:v1"}]}
   strategy: {canary: {steps: [{setWeight: 50}]}}
 `
-	if err := editor.Create(rollouts, native); err != nil {
-		t.Errorf("a Rollout without the plugin: %v", err)
-	}
+	assert.NoError(t, editor.Create(rollouts, native), "a Rollout without the plugin")
 }

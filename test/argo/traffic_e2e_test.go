@@ -13,6 +13,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -94,9 +95,8 @@ func (e *env) mustShare(want int64) {
 
 func (e *env) mustShareOf(route, stable string, want int64) {
 	e.T.Helper()
-	if got := share(e.routeNamed(e.T.Context(), route), stable); got != want {
-		e.T.Errorf("the canary's share is %d %%, want %d", got, want)
-	}
+	got := share(e.routeNamed(e.T.Context(), route), stable)
+	assert.Equal(e.T, want, got, "the canary's share is %d %%, want %d", got, want)
 }
 
 // mustBeRestored waits until the route is restored and no generated Service is left. An aborted Rollout reports the abort
@@ -136,21 +136,18 @@ func TestNativeRouting(t *testing.T) {
 	e.edit("v2")
 	e.awaitPause(2)
 	e.mustShare(20)
-	if out := e.argo("get", "rollout", name); !strings.Contains(strings.Join(strings.Fields(out), " "), "SetWeight: 20 ActualWeight: 0") {
-		t.Errorf("kubectl argo rollouts get says\n%s", out)
-	}
+	out := e.argo("get", "rollout", name)
+	assert.Contains(t, strings.Join(strings.Fields(out), " "), "SetWeight: 20 ActualWeight: 0", "kubectl argo rollouts get says\n%s", out)
 	e.argo("promote", name)
 	e.awaitPause(5)
 	routes := func() string { return asJSON(e.route(t.Context()).Object["spec"]) }
-	if text := routes(); !strings.Contains(text, "x-canary") || !strings.Contains(text, "RequestMirror") {
-		t.Errorf("the route is %s", text)
-	}
+	text := routes()
+	assert.True(t, strings.Contains(text, "x-canary") && strings.Contains(text, "RequestMirror"), "the route is %s", text)
 	e.argo("promote", name)
 	e.awaitPause(9)
 	e.mustShare(0)
-	if text := routes(); strings.Contains(text, "x-canary") || strings.Contains(text, "RequestMirror") {
-		t.Errorf("the route is %s", text)
-	}
+	text = routes()
+	assert.False(t, strings.Contains(text, "x-canary") || strings.Contains(text, "RequestMirror"), "the route is %s", text)
 	e.argo("promote", name)
 	e.awaitRest("v2")
 	e.mustBeRestored()
@@ -262,15 +259,12 @@ func TestHeaderRoute(t *testing.T) {
 	e.edit("v2")
 	e.awaitPause(1)
 	rules, _, _ := unstructured.NestedSlice(e.route(t.Context()).Object, "spec", "rules")
-	if text := asJSON(rules); len(rules) != 2 || !strings.Contains(text, "x-canary") {
-		t.Errorf("the route is %s", text)
-	}
+	text := asJSON(rules)
+	assert.True(t, len(rules) == 2 && strings.Contains(text, "x-canary"), "the route is %s", text)
 	e.argo("promote", name)
 	e.awaitPause(3)
 	e.mustShare(20)
-	if text := asJSON(e.route(t.Context()).Object["spec"]); strings.Contains(text, "x-canary") {
-		t.Errorf("the route is %s", text)
-	}
+	assert.NotContains(t, asJSON(e.route(t.Context()).Object["spec"]), "x-canary", "the route")
 	e.argo("abort", name)
 	e.awaitAborted("v1")
 	e.mustBeRestored()

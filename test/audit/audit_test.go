@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"k8s.io/client-go/kubernetes/fake"
 )
@@ -46,14 +47,11 @@ func TestReadReturnsEachRequestOnce(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			events, err := Read(strings.NewReader(test.log), test.containing)
 			require.NoError(t, err)
-			if diff := cmp.Diff(test.want, names(events)); diff != "" {
-				t.Error(diff)
-			}
+			assert.Empty(t, cmp.Diff(test.want, names(events)))
 		})
 	}
-	if _, err := Read(strings.NewReader("{\n"+log), ""); err == nil {
-		t.Error("no error for an invalid line in the middle")
-	}
+	_, err := Read(strings.NewReader("{\n"+log), "")
+	assert.Error(t, err, "no error for an invalid line in the middle")
 }
 
 func TestBetween(t *testing.T) {
@@ -63,10 +61,7 @@ func TestBetween(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "audit.log")
 	before, after := line("x", "ResponseComplete", "list", "a", "nodes", ""), line("y", "ResponseComplete", "delete", "a", "nodes", "n")
 	require.NoError(t, os.WriteFile(path, []byte(before+mark(from)+log+mark(to)+after), 0o600))
-	if diff := cmp.Diff([]string{"watch pods", "create pods", "get /api/healthz"}, names(Between(t, path, from, to, ""))); diff != "" {
-		t.Error(diff)
-	}
-	if got := names(Between(t, path, "", to, `"verb":"list"`)); !cmp.Equal(got, []string{"list nodes"}) {
-		t.Errorf("from the start of the log: %v", got)
-	}
+	assert.Empty(t, cmp.Diff([]string{"watch pods", "create pods", "get /api/healthz"}, names(Between(t, path, from, to, ""))))
+	got := names(Between(t, path, "", to, `"verb":"list"`))
+	assert.True(t, cmp.Equal(got, []string{"list nodes"}), "from the start of the log: %v", got)
 }

@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	rbacv1 "k8s.io/api/rbac/v1"
 	"k8s.io/apimachinery/pkg/util/yaml"
@@ -45,9 +46,7 @@ func TestSecurityDocumentMatchesRoles(t *testing.T) {
 			granted[role.Name] = rights(role.Rules)
 		}
 	}
-	if diff := cmp.Diff(granted, claims); diff != "" {
-		t.Errorf("docs/security.md differs from what the manifests grant (-granted +claimed):\n%s", diff)
-	}
+	assert.Empty(t, cmp.Diff(granted, claims), "docs/security.md differs from what the manifests grant (-granted +claimed)")
 }
 
 // rights returns the rights of rules. The virtual resource of Lockstep's own permission is part of docs/permissions.md.

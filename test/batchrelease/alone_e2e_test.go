@@ -11,6 +11,8 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+
 	"github.com/lockstep-rollouts/lockstep/config"
 	"github.com/lockstep-rollouts/lockstep/test/driver"
 )
@@ -38,9 +40,7 @@ func TestEndsWhenKruiseIsInstalled(t *testing.T) {
 	defer func() {
 		err := e.Kube.AdmissionregistrationV1().MutatingWebhookConfigurations().
 			Delete(context.Background(), "kruise-rollout-mutating-webhook-configuration", deleteNow)
-		if err != nil {
-			t.Error(err)
-		}
+		assert.NoError(t, err)
 	}()
 	const why = "Kruise Rollouts' own manager is installed here"
 	p.mustEnd(t, why, "lockstep kruise")
@@ -58,9 +58,7 @@ func TestSeparateDriver(t *testing.T) {
 	e.begin(quarters("Partition"))
 	e.awaitBatch(0)
 	e.MustHave("v1 v1 v1 v2")
-	if got := children(t, p.cmd.Process.Pid); len(got) != 0 {
-		t.Errorf("it has started %v", got)
-	}
+	assert.Empty(t, children(t, p.cmd.Process.Pid), "it has started")
 	// The driver is killed and restarted; the host continues.
 	d.Kill()
 	e.patch(`{"batchPartition":1}`)
@@ -78,9 +76,7 @@ func TestHostIsKilled(t *testing.T) {
 	p := begin(t, kubeconfig, "--namespace", e.Namespace)
 	e.begin(quarters("Canary"))
 	e.awaitBatch(0)
-	if got := children(t, p.cmd.Process.Pid); len(got) != 0 {
-		t.Errorf("it has started %v", got)
-	}
+	assert.Empty(t, children(t, p.cmd.Process.Pid), "it has started")
 	// The next host continues where a killed one was.
 	p.end(syscall.SIGKILL)
 	e.patch(`{"batchPartition":2}`)
@@ -91,9 +87,8 @@ func TestHostIsKilled(t *testing.T) {
 	e.awaitPhase("Completed")
 	e.MustRest("v2")
 	p.end(syscall.SIGTERM)
-	if code := p.cmd.ProcessState.ExitCode(); code != 0 {
-		t.Errorf("asked to end, it ends with %d:\n%s", code, p.log)
-	}
+	code := p.cmd.ProcessState.ExitCode()
+	assert.Zero(t, code, "asked to end, it ends with %d:\n%s", code, p.log)
 }
 
 // Of two replicas one is active; when it is killed, the standby continues where it was.
@@ -129,9 +124,8 @@ func TestTwoReplicas(t *testing.T) {
 	e.patch(`{"batchPartition":1}`)
 	e.awaitBatch(1)
 	e.MustHaveIn(e.added(), "v2 v2")
-	if both := working(); len(both) != 2 {
-		t.Errorf("replicas %v have worked, want both", both)
-	}
+	both := working()
+	assert.Len(t, both, 2, "replicas %v have worked, want both", both)
 	e.patch(`{"batchPartition":null,"finalizingPolicy":"WaitResume"}`)
 	e.awaitPhase("Completed")
 	e.MustRest("v2")

@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/openkruise/rollouts/api/v1beta1"
+	"github.com/stretchr/testify/assert"
 
 	"github.com/lockstep-rollouts/lockstep/test/suite"
 )
@@ -37,9 +38,8 @@ func TestDisaggregated(t *testing.T) {
 		return notFound(err)
 	})
 	s.Await("v2", 0, 0)
-	if now := s.Leaders("v1"); !maps.Equal(now, stable) {
-		t.Errorf("the leaders of the stable revision were %v and are %v", stable, now)
-	}
+	now := s.Leaders("v1")
+	assert.True(t, maps.Equal(now, stable), "the leaders of the stable revision were %v and are %v", stable, now)
 
 	e.Apply(release)
 	e.awaitBatch(0)

@@ -17,6 +17,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockstep-rollouts/lockstep/config"
@@ -76,13 +77,9 @@ func (p *process) mustEnd(t *testing.T, words ...string) {
 		p.end(syscall.SIGKILL)
 		t.Fatalf("the host keeps running:\n%s", p.log)
 	}
-	if p.cmd.ProcessState.ExitCode() == 0 {
-		t.Error("it ended with success")
-	}
+	assert.NotZero(t, p.cmd.ProcessState.ExitCode(), "it ended with success")
 	for _, word := range words {
-		if !strings.Contains(p.log.String(), word) {
-			t.Errorf("it does not say %q:\n%s", word, p.log)
-		}
+		assert.Contains(t, p.log.String(), word, "it does not say %q:\n%s", word, p.log)
 	}
 }
 

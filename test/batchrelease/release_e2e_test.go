@@ -14,6 +14,7 @@ import (
 	"testing"
 
 	"github.com/openkruise/rollouts/api/v1beta1"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
@@ -53,20 +54,17 @@ patchPodTemplateMetadata: {labels: {track: canary}, annotations: {example.com/wh
 	}
 	e.MustKeep(before, 0, 1, 2, 3)
 	s := e.mustRelease().Status
-	if s.StableRevision == s.UpdateRevision || s.ObservedWorkloadReplicas != groups || s.ObservedRolloutID != "one" || s.CanaryStatus.UpdatedReadyReplicas != 4 {
-		t.Errorf("status %s", asJSON(s))
-	}
+	assert.True(t, s.StableRevision != s.UpdateRevision && s.ObservedWorkloadReplicas == groups && s.ObservedRolloutID == "one" && s.CanaryStatus.UpdatedReadyReplicas == 4,
+		"status %s", asJSON(s))
 	e.patch(`{"batchPartition":null,"finalizingPolicy":"WaitResume"}`)
 	e.awaitPhase(v1beta1.RolloutPhaseCompleted)
 	// WaitResume: nothing is left at this moment. (LWS may still recreate a group.)
-	if n := e.workloads(t.Context()); n != 1 {
-		t.Errorf("completed, and there are %d workloads", n)
-	}
+	n := e.workloads(t.Context())
+	assert.Equal(t, 1, n, "completed, and there are %d workloads", n)
 	e.MustRest("v2")
 	want := "1 Upgrading, 1 Verifying, 1 Ready, 2 Upgrading, 2 Verifying, 2 Ready, Finalizing, Completed"
-	if got := story(); !strings.HasSuffix(got, want) {
-		t.Errorf("it went %s, want %s", got, want)
-	}
+	got := story()
+	assert.True(t, strings.HasSuffix(got, want), "it went %s, want %s", got, want)
 	e.awaitEnd("promoted")
 	suite.AwaitEvents(t, e.Kube, e.Namespace, "BatchRelease", name, "Normal BatchUpgrading", "Normal BatchReady", "Normal Finalizing", "Normal Completed")
 }
@@ -117,9 +115,8 @@ func TestPartition(t *testing.T) {
 	e := newRelease(t, "batchPartition: 1\nbatches: [{canaryReplicas: 1}, {canaryReplicas: 3}, {canaryReplicas: 4}]")
 	e.awaitBatch(1)
 	e.MustHave("v1 v2 v2 v2")
-	if n := e.workloads(t.Context()); n != 1 {
-		t.Errorf("there are %d workloads", n)
-	}
+	n := e.workloads(t.Context())
+	assert.Equal(t, 1, n, "there are %d workloads", n)
 	e.patch(`{"batchPartition":null}`)
 	e.awaitPhase(v1beta1.RolloutPhaseCompleted)
 	e.awaitEnd("promoted")
@@ -173,10 +170,8 @@ func TestRollback(t *testing.T) {
 	e.Edit("v1")
 	e.awaitPhase(v1beta1.RolloutPhaseCompleted)
 	s := e.mustRelease().Status
-	if ptr.Deref(s.CanaryStatus.NoNeedUpdateReplicas, -1) != 3 || s.UpdateRevision != s.StableRevision ||
-		!strings.HasPrefix(s.Message, "rolled back") {
-		t.Errorf("status %s", asJSON(s))
-	}
+	assert.True(t, ptr.Deref(s.CanaryStatus.NoNeedUpdateReplicas, -1) == 3 && s.UpdateRevision == s.StableRevision && strings.HasPrefix(s.Message, "rolled back"),
+		"status %s", asJSON(s))
 	e.awaitEnd("rolled back")
 	e.MustRest("v1")
 	e.MustKeep(before, 0, 1, 2)
@@ -191,10 +186,9 @@ func TestPlanChange(t *testing.T) {
 	e.patch(`{"batchPartition":1,"batches":[{"canaryReplicas":1},{"canaryReplicas":"75%"}]}`)
 	e.awaitBatch(1)
 	e.MustHaveIn(e.added(), "v2 v2 v2")
-	if got := e.mustRelease(); got.Status.ObservedReleasePlanHash == hash ||
-		got.Status.ObservedReleasePlanHash != batchrelease.HashPlan(&got.Spec.ReleasePlan) {
-		t.Errorf("status %s", asJSON(got.Status))
-	}
+	got := e.mustRelease()
+	assert.True(t, got.Status.ObservedReleasePlanHash != hash && got.Status.ObservedReleasePlanHash == batchrelease.HashPlan(&got.Spec.ReleasePlan),
+		"status %s", asJSON(got.Status))
 	// A smaller batch is requested: no running group is deleted.
 	e.patch(`{"batchPartition":0}`)
 	e.awaitBatch(0)
@@ -218,18 +212,16 @@ func TestDeletion(t *testing.T) {
 			t.Parallel()
 			e := newRelease(t, strings.Replace(quarters(style), "batchPartition: 0", "batchPartition: 1", 1))
 			e.awaitBatch(1)
-			if r := e.mustRelease(); !slices.Contains(r.Finalizers, batchrelease.Finalizer) {
-				t.Errorf("finalizers %v", r.Finalizers)
-			}
+			r := e.mustRelease()
+			assert.True(t, slices.Contains(r.Finalizers, batchrelease.Finalizer), "finalizers %v", r.Finalizers)
 			e.remove()
 			e.Eventually("the BatchRelease is deleted", func(ctx context.Context) error {
 				_, err := e.release(ctx, name)
 				return notFound(err)
 			})
 			// Deleted only when nothing of the release is left.
-			if n := e.workloads(t.Context()); n != 1 {
-				t.Errorf("it is deleted, and %d workloads exist", n)
-			}
+			n := e.workloads(t.Context())
+			assert.Equal(t, 1, n, "it is deleted, and %d workloads exist", n)
 			e.MustRest("v1")
 			// The template waits for another workload with the same name.
 			e.Apply(manifest(name, quarters(style)))

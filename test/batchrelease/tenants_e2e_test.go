@@ -12,6 +12,9 @@ import (
 
 	rbacv1 "k8s.io/api/rbac/v1"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/lockstep-rollouts/lockstep/test/suite"
 	"github.com/lockstep-rollouts/lockstep/test/tenant"
 )
@@ -31,43 +34,28 @@ func TestTenants(t *testing.T) {
 		return tenant.Refused(editor.Create(batchReleases, plan), e.Namespace, ":editor", "batchreleases.rollouts.kruise.io")
 	})
 	set := strings.NewReplacer("leaderworkerset.x-k8s.io/v1", "disaggregatedset.x-k8s.io/v1", "LeaderWorkerSet", "DisaggregatedSet").Replace(plan)
-	if err := tenant.Refused(editor.Create(batchReleases, set), e.Namespace, ":editor"); err != nil || set == plan {
-		t.Errorf("of a DisaggregatedSet: %v", err)
-	}
+	err := tenant.Refused(editor.Create(batchReleases, set), e.Namespace, ":editor")
+	assert.True(t, err == nil && set != plan, "of a DisaggregatedSet: %v", err)
 	// The API server accepts what does not decode, and the host goes on with all others.
 	const tooMany = "99999999999"
 	large := strings.NewReplacer("25%", tooMany, "50%", tooMany).Replace(plan)
 	other := strings.NewReplacer("leaderworkerset.x-k8s.io/v1", "apps/v1", "LeaderWorkerSet", "Deployment", "name: vllm}\nspec", "name: other}\nspec").Replace(large)
-	if err := editor.Create(batchReleases, other); err != nil {
-		t.Errorf("of a Deployment: %v", err)
-	}
-	if err := operator.Create(batchReleases, plan); err != nil {
-		t.Fatalf("an operator: %v", err)
-	}
+	assert.NoError(t, editor.Create(batchReleases, other), "of a Deployment")
+	require.NoError(t, operator.Create(batchReleases, plan), "an operator")
 	e.awaitHeld()
-	if err := operator.Create(batchReleases, strings.Replace(large, "name: vllm", "name: large", 2)); err != nil {
-		t.Errorf("an operator: %v", err)
-	}
+	assert.NoError(t, operator.Create(batchReleases, strings.Replace(large, "name: vllm", "name: large", 2)), "an operator")
 	suite.AwaitEvents(t, e.Kube, e.Namespace, "BatchRelease", "large", "Warning Undecodable")
 	for what, request := range map[string][]string{
 		"partition":  {`{"spec":{"releasePlan":{"batchPartition":2}}}`},
 		"rollout id": {`{"metadata":{"labels":{"rollouts.kruise.io/rollout-id":"2"}}}`},
 		"status":     {`{"status":{"phase":"Completed"}}`, "status"},
 	} {
-		if err := tenant.Refused(editor.Patch(batchReleases, name, request[0], request[1:]...), e.Namespace, ":editor"); err != nil {
-			t.Errorf("%s: %v", what, err)
-		}
-		if err := operator.Patch(batchReleases, name, request[0], request[1:]...); err != nil {
-			t.Errorf("%s: an operator: %v", what, err)
-		}
+		assert.NoError(t, tenant.Refused(editor.Patch(batchReleases, name, request[0], request[1:]...), e.Namespace, ":editor"), what)
+		assert.NoError(t, operator.Patch(batchReleases, name, request[0], request[1:]...), "%s: an operator", what)
 	}
 	// The release of the workload before would have no host.
 	for _, ref := range []string{`{"name":"other"}`, `{"apiVersion":"apps/v1","kind":"Deployment"}`} {
-		if err := operator.Patch(batchReleases, name, `{"spec":{"workloadRef":`+ref+`}}`); err == nil || !strings.Contains(err.Error(), "is immutable") {
-			t.Errorf("another workload: %v", err)
-		}
+		assert.ErrorContains(t, operator.Patch(batchReleases, name, `{"spec":{"workloadRef":`+ref+`}}`), "is immutable", "another workload")
 	}
-	if err := editor.Patch(batchReleases, "other", `{"spec":{"workloadRef":{"name":"another"}}}`); err != nil {
-		t.Errorf("of a Deployment: %v", err)
-	}
+	assert.NoError(t, editor.Patch(batchReleases, "other", `{"spec":{"workloadRef":{"name":"another"}}}`), "of a Deployment")
 }

@@ -22,6 +22,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
+	"github.com/stretchr/testify/require"
+
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 	"github.com/lockstep-rollouts/lockstep/test/cluster"
 	"github.com/lockstep-rollouts/lockstep/test/suite"
@@ -100,9 +102,7 @@ func (b *bench) beginLarge() (live float64, canary string) {
 	})
 	b.must(err)
 	c := answer.GetContext()
-	if c.GetState() != pb.State_STATE_READY {
-		b.Fatalf("the first batch is %s: %s", c.GetState(), c.GetMessage())
-	}
+	require.Equal(b, pb.State_STATE_READY, c.GetState(), "the first batch is %s: %s", c.GetState(), c.GetMessage())
 	return b.liveHeap(s, scaleName), c.GetCanaryWorkload()
 }
 
@@ -155,9 +155,8 @@ func (b *bench) repeat(s *server, rows bool, groups int) call {
 		took = append(took, time.Since(begin))
 		b.must(err)
 		c := answer.GetContext()
-		if c.GetTotal() != int32(groups) || c.GetState() != pb.State_STATE_READY {
-			b.Fatalf("%d groups and state %s, want %d and READY: %s", c.GetTotal(), c.GetState(), groups, c.GetMessage())
-		}
+		require.True(b, c.GetTotal() == int32(groups) && c.GetState() == pb.State_STATE_READY,
+			"%d groups and state %s, want %d and READY: %s", c.GetTotal(), c.GetState(), groups, c.GetMessage())
 		time.Sleep(time.Millisecond)
 	}
 	cpu := s.CPU() - before
@@ -169,9 +168,7 @@ func (b *bench) repeat(s *server, rows bool, groups int) call {
 // multiply copies the pods of a workload's group 0, as its controllers created them, to groups 1 to replicas-1.
 func (b *bench) multiply(set string, replicas int) {
 	models := suite.List(b, b.kube.CoreV1().Pods(namespace), metav1.ListOptions{LabelSelector: lws.SetNameLabelKey + "=" + set}).Items
-	if len(models) != scaleSize {
-		b.Fatalf("%s has %d pods, want one group of %d", set, len(models), scaleSize)
-	}
+	require.Equal(b, scaleSize, len(models), "%s has %d pods, want one group of %d", set, len(models), scaleSize)
 	b.logf("making %d pods of %s", (replicas-1)*scaleSize, set)
 	g, ctx := errgroup.WithContext(b.ctx)
 	g.SetLimit(seeders)

@@ -83,9 +83,7 @@ func Open(t testing.TB, url string) *Page {
 		}
 	}()
 	// The browser lives as long as the context of the first action.
-	if err := chromedp.Do(ctx, chromedp.Navigate(url)); err != nil {
-		t.Fatalf("open %s in %s: %v", url, path, err)
-	}
+	require.NoError(t, chromedp.Do(ctx, chromedp.Navigate(url)), "open %s in %s", url, path)
 	return p
 }
 
@@ -102,9 +100,7 @@ func Run[T any](p *Page, action chromedp.Action[T]) T {
 	ctx, cancel := context.WithTimeout(p.ctx, await.Patience)
 	defer cancel()
 	value, err := chromedp.Run(ctx, action)
-	if err != nil {
-		p.t.Fatalf("in the browser: %v", err)
-	}
+	require.NoError(p.t, err, "in the browser")
 	return value
 }
 

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
 
@@ -33,9 +34,7 @@ func TestChildOutlivesThreads(t *testing.T) {
 		<-done
 	}
 	require.NoError(t, stdin.Close())
-	if err := cmd.Wait(); err != nil {
-		t.Errorf("the child exited with %v", err)
-	}
+	assert.NoError(t, cmd.Wait(), "the child exited with")
 }
 
 func TestEnd(t *testing.T) {
@@ -55,9 +54,8 @@ func TestEnd(t *testing.T) {
 			require.NoError(t, err)
 			p, err := Run(cmd)
 			require.NoError(t, err)
-			if _, err := stdout.Read(make([]byte, 1)); err != nil {
-				t.Fatal(err)
-			}
+			_, err = stdout.Read(make([]byte, 1))
+			require.NoError(t, err)
 			grace := time.Minute
 			if !test.inTime {
 				grace = 10 * time.Millisecond

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
 
@@ -18,9 +19,8 @@ func TestUsage(t *testing.T) {
 	for p.CPU() < 50*time.Millisecond {
 		time.Sleep(time.Millisecond)
 	}
-	if resident, peak := p.Memory(); resident < 100<<10 || resident > 100<<20 || peak < resident {
-		t.Errorf("%d bytes resident, peak %d", resident, peak)
-	}
+	resident, peak := p.Memory()
+	assert.True(t, resident >= 100<<10 && resident <= 100<<20 && peak >= resident, "%d bytes resident, peak %d", resident, peak)
 	p.End(syscall.SIGKILL, time.Minute)
 	if resident, peak := p.Memory(); resident+peak != 0 || p.CPU() != 0 {
 		t.Errorf("%d bytes resident, peak %d, CPU %s after its end", resident, peak, p.CPU())

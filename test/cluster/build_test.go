@@ -10,6 +10,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
 
@@ -38,26 +39,19 @@ func TestBuildIsCached(t *testing.T) {
 	for i := range builds {
 		group.Go(func() {
 			var err error
-			if builds[i], err = m.build(t.Context(), t.Output()); err != nil {
-				t.Error(err)
-			}
+			builds[i], err = m.build(t.Context(), t.Output())
+			assert.NoError(t, err)
 		})
 	}
 	group.Wait()
 	out, err := exec.Command(builds[0].program("hello")).CombinedOutput()
-	if err != nil || string(out) != "hello world\n" {
-		t.Errorf("the program printed %q (%v)", out, err)
-	}
-	if builds[1] != builds[0] || builds[2] != builds[0] {
-		t.Errorf("the builds differ: %v", builds)
-	}
-	if left, _ := filepath.Glob(filepath.Join(os.Getenv(CacheEnv), "m", ".building-*")); len(left) > 0 {
-		t.Errorf("left behind: %v", left)
-	}
+	assert.True(t, err == nil && string(out) == "hello world\n", "the program printed %q (%v)", out, err)
+	assert.True(t, builds[1] == builds[0] && builds[2] == builds[0], "the builds differ: %v", builds)
+	left, _ := filepath.Glob(filepath.Join(os.Getenv(CacheEnv), "m", ".building-*"))
+	assert.Empty(t, left, "left behind: %v", left)
 	t.Setenv("PATH", "")
-	if again, err := m.build(t.Context(), t.Output()); err != nil || again != builds[0] {
-		t.Errorf("a cached build needs the go command: %v, %v", again, err)
-	}
+	again, err := m.build(t.Context(), t.Output())
+	assert.True(t, err == nil && again == builds[0], "a cached build needs the go command: %v, %v", again, err)
 }
 
 func TestCacheKey(t *testing.T) {
@@ -70,9 +64,8 @@ func TestCacheKey(t *testing.T) {
 		return key
 	}
 	base := key(m, p)
-	if again := key(m, p); again != base {
-		t.Errorf("the key is not stable: %s, %s", base, again)
-	}
+	again := key(m, p)
+	assert.Equal(t, base, again, "the key is not stable: %s, %s", base, again)
 	changed := m
 	changed.ldflags = "-X main.who=you"
 	others := map[string]string{
@@ -85,9 +78,8 @@ func TestCacheKey(t *testing.T) {
 	others["other dependency"] = key(m, p)
 	seen := map[string]string{base: "the first"}
 	for name, k := range others {
-		if before, ok := seen[k]; ok {
-			t.Errorf("%s has the key of %s", name, before)
-		}
+		before, ok := seen[k]
+		assert.False(t, ok, "%s has the key of %s", name, before)
 		seen[k] = name
 	}
 }
@@ -99,9 +91,8 @@ func TestModulesAreFound(t *testing.T) {
 			o, err := newOptions([]Option{WithTraefik(), WithArgo(), WithKruise()})
 			require.NoError(t, err)
 			for _, m := range o.modules() {
-				if dir, err := m.folder(); err != nil {
-					t.Errorf("module %s: %q, %v", m, dir, err)
-				}
+				dir, err := m.folder()
+				assert.NoError(t, err, "module %s: %q", m, dir)
 			}
 		}
 		t.Setenv(s.env, "")

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
 
@@ -23,18 +24,14 @@ func TestPortsAreExclusive(t *testing.T) {
 	require.NoError(t, err)
 	all := slices.Concat(a, b)
 	slices.Sort(all)
-	if len(slices.Compact(all)) != 100 {
-		t.Error("a port was reserved twice")
-	}
+	assert.Len(t, slices.Compact(all), 100, "a port was reserved twice")
 	if claim, err := claimPort(t.Context(), a[0]); err == nil {
 		_ = claim.Close()
 		t.Error("a port of another cluster can be claimed")
 	}
 	first.release()
 	claim, err := claimPort(t.Context(), a[0])
-	if err != nil {
-		t.Fatalf("a released port cannot be claimed: %v", err)
-	}
+	require.NoError(t, err, "a released port cannot be claimed")
 	_ = claim.Close()
 }
 
@@ -42,9 +39,8 @@ func TestMakeDir(t *testing.T) {
 	t.Run("refuses what is not empty", func(t *testing.T) {
 		dir := t.TempDir()
 		require.NoError(t, os.WriteFile(filepath.Join(dir, "file"), nil, 0o600))
-		if _, _, err := makeDir(dir); err == nil {
-			t.Error("a directory with files was accepted")
-		}
+		_, _, err := makeDir(dir)
+		assert.Error(t, err, "a directory with files was accepted")
 	})
 	t.Run("sweeps what was abandoned", func(t *testing.T) {
 		temporary := t.TempDir()
@@ -59,9 +55,7 @@ func TestMakeDir(t *testing.T) {
 			}
 		}
 		sweep(temporary, time.Now())
-		if !exists(abandoned) {
-			t.Error("it was removed before a day had passed")
-		}
+		assert.True(t, exists(abandoned), "it was removed before a day had passed")
 		sweep(temporary, time.Now().Add(2*abandonedAfter))
 		if exists(abandoned) || !exists(owned) {
 			t.Errorf("abandoned: %t, owned: %t; want only the owned one", exists(abandoned), exists(owned))

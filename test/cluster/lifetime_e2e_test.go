@@ -19,6 +19,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/await"
@@ -29,9 +30,8 @@ import (
 // Proves: The test cluster ends all its processes; a late request of KWOK changes no live pod.
 func TestCommandInterrupt(t *testing.T) {
 	binary := filepath.Join(t.TempDir(), "cluster")
-	if out, err := exec.Command("go", "build", "-o", binary, "./cmd/cluster").CombinedOutput(); err != nil {
-		t.Fatalf("build the command: %v\n%s", err, out)
-	}
+	out, err := exec.Command("go", "build", "-o", binary, "./cmd/cluster").CombinedOutput()
+	require.NoError(t, err, "build the command: %v\n%s", err, out)
 	for _, when := range []string{"starting", "ready", "killed"} {
 		t.Run(when, func(t *testing.T) {
 			temporary := t.TempDir()
@@ -52,13 +52,10 @@ func TestCommandInterrupt(t *testing.T) {
 				return
 			}
 			require.NoError(t, command.Process.Signal(os.Interrupt))
-			if err := command.Wait(); err != nil {
-				t.Errorf("the command exited with %v", err)
-			}
+			assert.NoError(t, command.Wait(), "the command exited with")
 			waitGone(t, children)
-			if left, err := os.ReadDir(temporary); err != nil || len(left) > 0 {
-				t.Errorf("left behind: %v (%v)", left, err)
-			}
+			left, err := os.ReadDir(temporary)
+			assert.True(t, err == nil && len(left) == 0, "left behind: %v (%v)", left, err)
 		})
 	}
 }

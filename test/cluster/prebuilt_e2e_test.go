@@ -13,6 +13,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
 
@@ -54,10 +55,7 @@ func TestClusterOfDownloadedPrograms(t *testing.T) {
 	require.NoError(t, err)
 	defer c.Stop()
 	done, err := c.build(t.Context(), kubernetesModule)
-	if err != nil || filepath.Dir(filepath.Dir(done.dir)) != another {
-		t.Errorf("the programs are in %s (%v) instead of %s", done.dir, err, another)
-	}
-	if entries, err := filepath.Glob(filepath.Join(another, m.name, "*", "bin", "*")); err != nil || len(entries) != 4 {
-		t.Errorf("want one build of four programs, got %v (%v)", entries, err)
-	}
+	assert.True(t, err == nil && filepath.Dir(filepath.Dir(done.dir)) == another, "the programs are in %s (%v) instead of %s", done.dir, err, another)
+	entries, err := filepath.Glob(filepath.Join(another, m.name, "*", "bin", "*"))
+	assert.True(t, err == nil && len(entries) == 4, "want one build of four programs, got %v (%v)", entries, err)
 }

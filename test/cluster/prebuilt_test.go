@@ -15,6 +15,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
 
@@ -43,9 +44,7 @@ func writePrebuiltModule(t *testing.T, site string) (module, prebuilt) {
 func serveTool(t *testing.T, answer http.HandlerFunc) string {
 	t.Helper()
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.URL.Path != "/v1/bin/"+runtime.GOOS+"/"+runtime.GOARCH+"/tool" {
-			t.Errorf("request for %s", r.URL.Path)
-		}
+		assert.Equal(t, "/v1/bin/"+runtime.GOOS+"/"+runtime.GOARCH+"/tool", r.URL.Path, "request for")
 		answer(w, r)
 	}))
 	t.Cleanup(server.Close)
@@ -66,9 +65,7 @@ func outputs(t *testing.T, b build) string {
 	var all strings.Builder
 	for _, name := range []string{"hello", "tool"} {
 		out, err := exec.Command(b.program(name)).CombinedOutput()
-		if err != nil {
-			t.Errorf("run %s: %v", name, err)
-		}
+		assert.NoError(t, err, "run %s", name)
 		all.Write(out)
 	}
 	return strings.Join(strings.Fields(all.String()), " ")
@@ -96,17 +93,12 @@ func TestPrebuiltProgramIsDownloadedOrBuilt(t *testing.T) {
 			log := &strings.Builder{}
 			got, err := options{prebuilt: p}.obtain(t.Context(), m, log)
 			require.NoError(t, err)
-			if out := outputs(t, got); out != test.want {
-				t.Errorf("the programs print %q instead of %q", out, test.want)
-			}
-			if !strings.Contains(log.String(), test.log) {
-				t.Errorf("the log lacks %q:\n%s", test.log, log)
-			}
+			assert.Equal(t, test.want, outputs(t, got), "the programs print")
+			assert.Contains(t, log.String(), test.log, "the log lacks %q:\n%s", test.log, log)
 			t.Setenv("PATH", "")
 			p.site = serveTool(t, refuseRequests(t)) + "/"
-			if again, err := (options{prebuilt: p}).obtain(t.Context(), m, log); err != nil || again != got {
-				t.Errorf("the second time it is %v, %v instead of the cached %v", again, err, got)
-			}
+			again, err := (options{prebuilt: p}).obtain(t.Context(), m, log)
+			assert.True(t, err == nil && again == got, "the second time it is %v, %v instead of the cached %v", again, err, got)
 		})
 	}
 }
@@ -115,13 +107,10 @@ func TestPrebuiltProgramIsDownloadedOrBuilt(t *testing.T) {
 func TestPrebuiltProgramWithWrongChecksumIsRefused(t *testing.T) {
 	m, p := writePrebuiltModule(t, serveTool(t, write("#!/bin/sh\necho something else\n")))
 	_, err := options{prebuilt: p}.obtain(t.Context(), m, t.Output())
-	if err == nil || !strings.Contains(err.Error(), "wrong checksum: "+p.site) || !strings.Contains(err.Error(), "tool of m v1") {
-		t.Errorf("want an error that names the program and the address, got %v", err)
-	}
+	assert.True(t, err != nil && strings.Contains(err.Error(), "wrong checksum: "+p.site) && strings.Contains(err.Error(), "tool of m v1"),
+		"want an error that names the program and the address, got %v", err)
 	entries, err := os.ReadDir(filepath.Join(os.Getenv(CacheEnv), "m"))
-	if err != nil || len(entries) != 1 || entries[0].Name() != "lock" {
-		t.Errorf("want only the lock, got %v (%v)", entries, err)
-	}
+	assert.True(t, err == nil && len(entries) == 1 && entries[0].Name() == "lock", "want only the lock, got %v (%v)", entries, err)
 }
 
 // Each pinned program is one of the default version, with a SHA-256 sum.
@@ -131,13 +120,11 @@ func TestOfficialProgramsArePinned(t *testing.T) {
 	require.NoError(t, err)
 	for _, arch := range []string{"amd64", "arm64"} {
 		m, _ := officialPrograms.replace(kubernetesModule(o.versions), platform{goos: "linux", goarch: arch})
-		if len(m.downloads) != 3 || len(m.programs) != 1 || m.programs[0].name != "etcd" {
-			t.Errorf("%s: downloads %v, builds %v", arch, m.downloads, m.programs)
-		}
+		assert.True(t, len(m.downloads) == 3 && len(m.programs) == 1 && m.programs[0].name == "etcd",
+			"%s: downloads %v, builds %v", arch, m.downloads, m.programs)
 		for _, d := range m.downloads {
-			if sum, err := hex.DecodeString(d.sum); err != nil || len(sum) != sha256.Size || !strings.HasPrefix(d.url, "https://") {
-				t.Errorf("%s: %+v: %v", arch, d, err)
-			}
+			sum, err := hex.DecodeString(d.sum)
+			assert.True(t, err == nil && len(sum) == sha256.Size && strings.HasPrefix(d.url, "https://"), "%s: %+v: %v", arch, d, err)
 		}
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"errors"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -31,9 +32,8 @@ func TestLateRequestsOfKWOK(t *testing.T) {
 	pods := c.kube.CoreV1().Pods(namespace)
 	pod := &corev1.Pod{Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "server", Image: "example.com/server:v1"}}}}
 	pod.Name = "next"
-	if _, err := pods.Create(t.Context(), pod, metav1.CreateOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	_, err = pods.Create(t.Context(), pod, metav1.CreateOptions{})
+	require.NoError(t, err)
 	eventually(t, "the pod runs", func(ctx context.Context) error {
 		now, err := pods.Get(ctx, pod.Name, metav1.GetOptions{})
 		if err == nil && now.Status.Phase != corev1.PodRunning {
@@ -43,12 +43,8 @@ func TestLateRequestsOfKWOK(t *testing.T) {
 	})
 	now := int64(0)
 	err = late.CoreV1().Pods(namespace).Delete(t.Context(), pod.Name, metav1.DeleteOptions{GracePeriodSeconds: &now})
-	if !apierrors.IsInvalid(err) {
-		t.Errorf("deleting a live pod: %v, want Invalid", err)
-	}
+	assert.True(t, apierrors.IsInvalid(err), "deleting a live pod: %v, want Invalid", err)
 	_, err = late.CoreV1().Pods(namespace).Patch(t.Context(), pod.Name, types.MergePatchType, []byte(`{"status":{"phase":"Succeeded"}}`),
 		metav1.PatchOptions{}, "status")
-	if !apierrors.IsInvalid(err) {
-		t.Errorf("ending a live pod: %v, want Invalid", err)
-	}
+	assert.True(t, apierrors.IsInvalid(err), "ending a live pod: %v, want Invalid", err)
 }

@@ -63,13 +63,9 @@ func stopShared(failed bool) {
 // component has died since. TestMain must call [Main].
 func Shared(tb testing.TB) *Cluster {
 	tb.Helper()
-	if shared.ctx == nil {
-		tb.Fatal("cluster.Shared needs a TestMain that calls cluster.Main")
-	}
+	require.True(tb, shared.ctx != nil, "cluster.Shared needs a TestMain that calls cluster.Main")
 	shared.once.Do(func() { shared.cluster, shared.err = Start(shared.ctx, shared.options...) })
-	if shared.err != nil {
-		tb.Fatal(shared.err)
-	}
+	require.NoError(tb, shared.err)
 	require.NoError(tb, shared.cluster.Err())
 	return shared.cluster
 }
@@ -84,9 +80,7 @@ func (c *Cluster) Namespace(tb testing.TB) string {
 	prefix := name[:min(len(name), 40)] + "-"
 	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: prefix}}
 	created, err := c.kube.CoreV1().Namespaces().Create(tb.Context(), namespace, metav1.CreateOptions{})
-	if err != nil {
-		tb.Fatalf("create namespace: %v", err)
-	}
+	require.NoError(tb, err, "create namespace")
 	tb.Cleanup(func() {
 		if tb.Failed() {
 			return

@@ -6,6 +6,8 @@ package cluster
 import (
 	"strings"
 	"testing"
+
+	"github.com/stretchr/testify/assert"
 )
 
 func TestVersionsAreChosen(t *testing.T) {
@@ -26,14 +28,12 @@ func TestVersionsAreChosen(t *testing.T) {
 			t.Setenv("LOCKSTEP_TEST_KUBERNETES", test.env)
 			got, err := test.given.Resolve()
 			if test.fail != "" {
-				if err == nil || !strings.Contains(err.Error(), test.fail) || !strings.Contains(err.Error(), "v1.35.8") {
-					t.Errorf("want an error that names %s and the known versions, got %v", test.fail, err)
-				}
+				assert.True(t, err != nil && strings.Contains(err.Error(), test.fail) && strings.Contains(err.Error(), "v1.35.8"),
+					"want an error that names %s and the known versions, got %v", test.fail, err)
 				return
 			}
-			if err != nil || got.Kubernetes != test.want || got.LWS != "v0.9.0" {
-				t.Errorf("got %+v, %v; want Kubernetes %s and LWS v0.9.0", got, err, test.want)
-			}
+			assert.True(t, err == nil && got.Kubernetes == test.want && got.LWS == "v0.9.0",
+				"got %+v, %v; want Kubernetes %s and LWS v0.9.0", got, err, test.want)
 		})
 	}
 }

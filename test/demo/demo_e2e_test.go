@@ -15,6 +15,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockstep-rollouts/lockstep/test/child"
@@ -59,21 +60,16 @@ func playDemo(t *testing.T, text string, at func(pid int), args ...string) strin
 			at(cmd.Process.Pid)
 		}
 	}
-	if err := cmd.Wait(); err != nil {
-		t.Errorf("demo: %v", err)
-	}
-	if left, err := os.ReadDir(tmp); err != nil || len(left) > 0 {
-		t.Errorf("temporary files are left: %v, %v", left, err)
-	}
+	assert.NoError(t, cmd.Wait(), "demo")
+	left, err := os.ReadDir(tmp)
+	assert.True(t, err == nil && len(left) == 0, "temporary files are left: %v, %v", left, err)
 	return b.String()
 }
 
 func mustContain(t *testing.T, text string, patterns ...string) {
 	t.Helper()
 	for _, p := range patterns {
-		if !regexp.MustCompile(p).MatchString(text) {
-			t.Errorf("the output lacks %q", p)
-		}
+		assert.True(t, regexp.MustCompile(p).MatchString(text), "the output lacks %q", p)
 	}
 }
 
@@ -95,9 +91,7 @@ func TestDemoSaysWhatItTakes(t *testing.T) {
 			require.NoError(t, os.MkdirAll(filepath.Join(cache, test.cached), 0o755))
 			t.Setenv(cluster.CacheEnv, cache)
 			out, err := exec.Command("make", append([]string{"--silent", "-C", "../..", "demo-time"}, test.args...)...).CombinedOutput()
-			if err != nil || strings.Contains(string(out), "PREBUILT=yes") != test.says {
-				t.Errorf("make says %q (%v)", out, err)
-			}
+			assert.True(t, err == nil && strings.Contains(string(out), "PREBUILT=yes") == test.says, "make says %q (%v)", out, err)
 		})
 	}
 }
@@ -107,9 +101,7 @@ func TestDemo(t *testing.T) {
 	t.Setenv("HTTPS_PROXY", "http://127.0.0.1:1") // what is built already is not downloaded
 	text := playDemo(t, "", nil, "-pause", "1s", "-prebuilt")
 	mustContain(t, text, "is built already: nothing is downloaded", "is complete: 4 groups run revision", "llama-4-70b ready")
-	if strings.Contains(text, "driver: ") {
-		t.Error("the driver warns")
-	}
+	assert.NotContains(t, text, "driver: ", "the driver warns")
 }
 
 // Prefill and decode are released together.
@@ -118,9 +110,7 @@ func TestDemo(t *testing.T) {
 func TestDemoDisaggregated(t *testing.T) {
 	text := playDemo(t, "", nil, "-kind", "disaggregated", "-pause", "1s")
 	mustContain(t, text, "pods unchanged", "is complete: 4 groups run revision", `(?m)^decode .* registry.example/vllm:llama-4-70b ready`)
-	if strings.Contains(text, "driver: ") {
-		t.Error("the driver warns")
-	}
+	assert.NotContains(t, text, "driver: ", "the driver warns")
 }
 
 // In a cluster at hand the demo leaves nothing, also when it is interrupted in the middle of a release: its canary has a finalizer.
@@ -132,9 +122,7 @@ func TestDemoAtHand(t *testing.T) {
 	defer c.Stop()
 	text := playDemo(t, "", nil, "-pause", "1s", "-kubeconfig", c.Kubeconfig())
 	mustContain(t, text, "pods unchanged", "is complete: 4 groups run revision", `registry.k8s.io/pause:3.10 ready`, `namespace lockstep-demo-\S+ is deleted`)
-	if strings.Contains(text, "driver: ") {
-		t.Error("the driver warns")
-	}
+	assert.NotContains(t, text, "driver: ", "the driver warns")
 	text = playDemo(t, "pausing 1h0m0s before the promotion", func(pid int) { _ = syscall.Kill(-pid, syscall.SIGINT) }, "-pause", "1h", "-kubeconfig", c.Kubeconfig())
 	mustContain(t, text, "pausing 1h0m0s before the promotion", `namespace lockstep-demo-\S+ is deleted`)
 }

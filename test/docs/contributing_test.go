@@ -7,6 +7,9 @@ import (
 	"path/filepath"
 	"regexp"
 	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 )
 
 // task is a line of the Makefile that `make help` prints.
@@ -17,13 +20,10 @@ func TestContributingHasEveryTask(t *testing.T) {
 	t.Parallel()
 	contributing := read(t, filepath.Join(root, "CONTRIBUTING.md"))
 	tasks := task.FindAllStringSubmatch(read(t, filepath.Join(root, "Makefile")), -1)
-	if len(tasks) < 10 {
-		t.Fatalf("the Makefile has only %d tasks", len(tasks))
-	}
+	require.GreaterOrEqual(t, len(tasks), 10, "the Makefile has only %d tasks", len(tasks))
 	for _, match := range tasks {
 		row := regexp.MustCompile("(?m)^\\| `make " + match[1] + "[` ]")
-		if name := match[1]; name != "help" && !row.MatchString(contributing) {
-			t.Errorf("the table in CONTRIBUTING.md lacks make %s", name)
-		}
+		name := match[1]
+		assert.False(t, name != "help" && !row.MatchString(contributing), "the table in CONTRIBUTING.md lacks make %s", name)
 	}
 }

@@ -17,6 +17,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
 
@@ -29,13 +30,10 @@ func TestPathsExist(t *testing.T) {
 	for _, name := range []string{"architecture.md", "internals.md", "glossary.md"} {
 		found := named.FindAllStringSubmatch(read(t, filepath.Join(root, "docs", name)), -1)
 		for _, m := range found {
-			if files, err := filepath.Glob(filepath.Join(root, m[1])); err != nil || len(files) == 0 {
-				t.Errorf("docs/%s names %s, which does not exist", name, m[1])
-			}
+			files, err := filepath.Glob(filepath.Join(root, m[1]))
+			assert.True(t, err == nil && len(files) != 0, "docs/%s names %s, which does not exist", name, m[1])
 		}
-		if len(found) == 0 && name == "architecture.md" {
-			t.Errorf("docs/%s names no path", name)
-		}
+		assert.False(t, len(found) == 0 && name == "architecture.md", "docs/%s names no path", name)
 	}
 }
 
@@ -52,9 +50,7 @@ func TestWords(t *testing.T) {
 			}
 		}
 	})
-	if checked < 1000 {
-		t.Errorf("only %d lines were looked at", checked)
-	}
+	assert.GreaterOrEqual(t, checked, 1000, "only %d lines were looked at", checked)
 }
 
 // TestWordsAreFound: the test above fails where it should.
@@ -67,9 +63,7 @@ func TestWordsAreFound(t *testing.T) {
 		"reports whether it is in force":   false,
 		"the operator decides":             false,
 	} {
-		if banned.MatchString(text) != want {
-			t.Errorf("%q: found %t", text, !want)
-		}
+		assert.Equal(t, want, banned.MatchString(text), "%q: found %t", text, !want)
 	}
 	src := filepath.Join(t.TempDir(), "x.go")
 	require.NoError(t, os.WriteFile(src, []byte("package x\n\n// somebody\nvar nobody = \"whoever\"\n"), 0o600))
@@ -79,9 +73,8 @@ func TestWordsAreFound(t *testing.T) {
 			lines = append(lines, line)
 		}
 	}
-	if slices.Sort(lines); !slices.Equal(lines, []int{3, 4}) {
-		t.Errorf("found in lines %v", lines)
-	}
+	slices.Sort(lines)
+	assert.True(t, slices.Equal(lines, []int{3, 4}), "found in lines %v", lines)
 }
 
 // words matches each word of testdata/words.txt, as a word and in either case.
@@ -90,14 +83,10 @@ func words(t *testing.T) *regexp.Regexp {
 	var all []string
 	for line := range strings.Lines(read(t, "testdata/words.txt")) {
 		word, instead, _ := strings.Cut(strings.TrimSpace(line), ": ")
-		if instead == "" {
-			t.Fatalf("%q has no word to use instead", word)
-		}
+		require.NotEmpty(t, instead, "%q has no word to use instead", word)
 		all = append(all, regexp.QuoteMeta(word))
 	}
-	if len(all) < 10 {
-		t.Fatalf("there are only %d words", len(all))
-	}
+	require.GreaterOrEqual(t, len(all), 10, "there are only %d words", len(all))
 	return regexp.MustCompile(`(?i)\b(` + strings.Join(all, "|") + `)\b`)
 }
 
@@ -170,7 +159,6 @@ func TestDependabotModules(t *testing.T) {
 		}
 	}
 	want := "directories: [" + strings.Join(modules, ", ") + "]\n"
-	if len(modules) < 5 || !strings.Contains(read(t, filepath.Join(root, ".github", "dependabot.yml")), want) {
-		t.Errorf(".github/dependabot.yml lacks %q", want)
-	}
+	assert.True(t, len(modules) >= 5 && strings.Contains(read(t, filepath.Join(root, ".github", "dependabot.yml")), want),
+		".github/dependabot.yml lacks %q", want)
 }

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockstep-rollouts/lockstep/test/document"
@@ -27,14 +28,10 @@ func TestLinks(t *testing.T) {
 				continue
 			}
 			checked++
-			if problem := broken(f, l.Target, files); problem != "" {
-				t.Errorf("%s:%d: %s: %s", f.Path, l.Line, l.Target, problem)
-			}
+			assert.Empty(t, broken(f, l.Target, files), "%s:%d: %s", f.Path, l.Line, l.Target)
 		}
 	}
-	if checked < 200 {
-		t.Errorf("only %d links were checked", checked)
-	}
+	assert.GreaterOrEqual(t, checked, 200, "only %d links were checked", checked)
 }
 
 // TestImagesAreShown: a document shows each image.
@@ -47,13 +44,10 @@ func TestImagesAreShown(t *testing.T) {
 		}
 	}
 	images, err := filepath.Glob(filepath.Join(root, "docs", "images", "*"))
-	if err != nil || len(images) == 0 {
-		t.Fatalf("%d images, %v", len(images), err)
-	}
+	require.True(t, err == nil && len(images) != 0, "%d images, %v", len(images), err)
 	for _, image := range images {
-		if name := filepath.Join("docs", "images", filepath.Base(image)); !shown[name] {
-			t.Errorf("no document shows %s", name)
-		}
+		name := filepath.Join("docs", "images", filepath.Base(image))
+		assert.True(t, shown[name], "no document shows %s", name)
 	}
 }
 
@@ -65,9 +59,8 @@ func TestLinksAreFound(t *testing.T) {
 	for target, want := range map[string]bool{
 		"docs/cli.md": true, "docs/none.md": false, "docs/cli.md#exit-codes": true, "docs/cli.md#none": false, "docs": true, "#install": true, "#none": false,
 	} {
-		if problem := broken(from, target, files); (problem == "") != want {
-			t.Errorf("%s: %q", target, problem)
-		}
+		problem := broken(from, target, files)
+		assert.Equal(t, want, problem == "", "%s: %q", target, problem)
 	}
 }
 
@@ -105,14 +98,10 @@ func TestCommandsAreMarked(t *testing.T) {
 		}
 		for _, b := range f.Blocks {
 			checked++
-			if problem := unmarked(f.Path, b, tests); problem != "" {
-				t.Errorf("%s:%d: %s", f.Path, b.Line, problem)
-			}
+			assert.Empty(t, unmarked(f.Path, b, tests), "%s:%d", f.Path, b.Line)
 		}
 	}
-	if checked < 50 {
-		t.Errorf("only %d blocks were checked", checked)
-	}
+	assert.GreaterOrEqual(t, checked, 50, "only %d blocks were checked", checked)
 }
 
 // TestMissingMarksAreFound: the test above fails where it should.
@@ -136,9 +125,8 @@ func TestMissingMarksAreFound(t *testing.T) {
 		{"test of another document", "docs/guide.md", document.Block{Test: "TestTutorial"}, false},
 		{"test of another folder", "README.md", document.Block{Test: "TestHost"}, false},
 	} {
-		if problem := unmarked(c.path, c.block, tests); (problem == "") != c.want {
-			t.Errorf("%s: %q", c.name, problem)
-		}
+		problem := unmarked(c.path, c.block, tests)
+		assert.Equal(t, c.want, problem == "", "%s: %q", c.name, problem)
 	}
 }
 
@@ -166,15 +154,11 @@ func TestFilesAreCreated(t *testing.T) {
 		for _, b := range f.Blocks {
 			for _, file := range named.FindAllStringSubmatch(b.Commands, -1) {
 				checked++
-				if !strings.Contains(b.Commands, "> "+file[1]) {
-					t.Errorf("%s:%d: no command creates %s", f.Path, b.Line, file[1])
-				}
+				assert.Contains(t, b.Commands, "> "+file[1], "%s:%d: no command creates %s", f.Path, b.Line, file[1])
 			}
 		}
 	}
-	if checked < 2 {
-		t.Errorf("only %d files were checked", checked)
-	}
+	assert.GreaterOrEqual(t, checked, 2, "only %d files were checked", checked)
 }
 
 // TestNamedTestsExist: each test that a document names exists.
@@ -186,15 +170,11 @@ func TestNamedTestsExist(t *testing.T) {
 		for line, text := range strings.Split(read(t, filepath.Join(root, f.Path)), "\n") {
 			for _, name := range testName.FindAllString(text, -1) {
 				checked++
-				if len(tests[name]) == 0 {
-					t.Errorf("%s:%d: there is no %s", f.Path, line+1, name)
-				}
+				assert.NotEmpty(t, tests[name], "%s:%d: there is no %s", f.Path, line+1, name)
 			}
 		}
 	}
-	if checked < 100 {
-		t.Errorf("only %d names were checked", checked)
-	}
+	assert.GreaterOrEqual(t, checked, 100, "only %d names were checked", checked)
 }
 
 // testName is the name of a test in a document.

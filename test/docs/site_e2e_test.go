@@ -10,6 +10,9 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 )
 
 // TestSite: the documentation is built as a site, in which each page is, and no link is dead. It has no limit of its own, since npm downloads
@@ -20,21 +23,17 @@ func TestSite(t *testing.T) {
 	t.Parallel()
 	build := exec.CommandContext(t.Context(), "make", "site")
 	build.Dir = root
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("make site: %v\n%s", err, out)
-	}
+	out, err := build.CombinedOutput()
+	require.NoError(t, err, "make site: %v\n%s", err, out)
 	pages, err := filepath.Glob(filepath.Join(root, "docs", "*.md"))
-	if err != nil || len(pages) < 20 {
-		t.Fatalf("%d pages, %v", len(pages), err)
-	}
+	require.True(t, err == nil && len(pages) >= 20, "%d pages, %v", len(pages), err)
 	for _, page := range pages {
 		name := strings.TrimSuffix(filepath.Base(page), ".md")
 		if name == "README" {
 			name = "index"
 		}
 		html := read(t, filepath.Join(root, "dist", "site", name+".html"))
-		if !strings.Contains(html, "<h1 id=") || strings.Contains(html, `href="../`) {
-			t.Errorf("%s.html has no title, or a link out of the site", name)
-		}
+		assert.True(t, strings.Contains(html, "<h1 id=") && !strings.Contains(html, `href="../`),
+			"%s.html has no title, or a link out of the site", name)
 	}
 }

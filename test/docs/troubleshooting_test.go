@@ -16,6 +16,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
@@ -31,13 +32,9 @@ func TestTroubleshootingNamesEveryReason(t *testing.T) {
 			reasons[reason] = "ErrorReason"
 		}
 	}
-	if len(reasons) < 100 {
-		t.Errorf("found only %d reasons", len(reasons))
-	}
+	assert.GreaterOrEqual(t, len(reasons), 100, "found only %d reasons", len(reasons))
 	for _, reason := range slices.Sorted(maps.Keys(reasons)) {
-		if !slices.Contains(named, reason) {
-			t.Errorf("docs/troubleshooting.md has no entry for `%s` (%s)", reason, reasons[reason])
-		}
+		assert.True(t, slices.Contains(named, reason), "docs/troubleshooting.md has no entry for `%s` (%s)", reason, reasons[reason])
 	}
 }
 
@@ -51,9 +48,8 @@ func TestTroubleshootingNamesRealMessages(t *testing.T) {
 	}
 	texts := messages(t)
 	for _, entry := range entries(t) {
-		if reported[entry] == "" && !strings.Contains(texts, entry) {
-			t.Errorf("docs/troubleshooting.md has an entry for `%s`, which no code reports", entry)
-		}
+		assert.False(t, reported[entry] == "" && !strings.Contains(texts, entry),
+			"docs/troubleshooting.md has an entry for `%s`, which no code reports", entry)
 	}
 }
 
@@ -81,9 +77,7 @@ func entries(t *testing.T) []string {
 			all = append(all, m[1])
 		}
 	}
-	if len(all) < 100 {
-		t.Errorf("docs/troubleshooting.md has only %d entries", len(all))
-	}
+	assert.GreaterOrEqual(t, len(all), 100, "docs/troubleshooting.md has only %d entries", len(all))
 	return all
 }
 

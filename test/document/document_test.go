@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/stretchr/testify/assert"
 )
 
 func TestParse(t *testing.T) {
@@ -56,7 +57,5 @@ no language
 		Links:   []Link{{3, "b.md#x"}, {30, "e.md"}},
 		Anchors: []string{"what-happens-when-", "lockstep-plan-limits", "what-happens-when--1"},
 	}
-	if diff := cmp.Diff(want, parse("a.md", text)); diff != "" {
-		t.Errorf("-want +got:\n%s", diff)
-	}
+	assert.Empty(t, cmp.Diff(want, parse("a.md", text)), "-want +got")
 }

@@ -16,6 +16,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockstep-rollouts/lockstep/config"
@@ -134,9 +135,7 @@ func (d *Driver) Address() string { return "unix://" + filepath.Join(d.dir, "s")
 // Log returns what the driver has logged.
 func (d *Driver) Log() string {
 	raw, err := os.ReadFile(d.log.Name())
-	if err != nil {
-		d.t.Error(err)
-	}
+	assert.NoError(d.t, err)
 	return string(raw)
 }
 
@@ -163,9 +162,7 @@ func (d *Driver) Begin() {
 	ctx, cancel := context.WithTimeout(d.t.Context(), await.Patience)
 	defer cancel()
 	d.Client, err = plugin.Dial(ctx, address, plugin.WithWaitForReady(), plugin.WithConnectTimeout(await.Patience))
-	if err != nil {
-		d.t.Fatalf("connect to the driver: %v", err)
-	}
+	require.NoError(d.t, err, "connect to the driver")
 }
 
 // AwaitSync returns once the driver's caches have synced.
@@ -215,9 +212,8 @@ func (d *Driver) Resume() {
 // signal sends a signal, unless a fault has killed the process.
 func (d *Driver) signal(sig syscall.Signal) {
 	d.t.Helper()
-	if err := d.process.Cmd.Process.Signal(sig); err != nil && !errors.Is(err, os.ErrProcessDone) {
-		d.t.Fatalf("send %v to the driver: %v", sig, err)
-	}
+	err := d.process.Cmd.Process.Signal(sig)
+	require.False(d.t, err != nil && !errors.Is(err, os.ErrProcessDone), "send %v to the driver: %v", sig, err)
 }
 
 // AwaitExit waits until the process has ended by itself.
@@ -240,9 +236,7 @@ func (d *Driver) end(sig syscall.Signal) {
 	if d.process == nil {
 		return
 	}
-	if !d.process.End(sig, await.Patience) {
-		d.t.Errorf("the driver did not end within %s of %v", await.Patience, sig)
-	}
+	assert.True(d.t, d.process.End(sig, await.Patience), "the driver did not end within %s of %v", await.Patience, sig)
 	if d.Client != nil {
 		_ = d.Close()
 	}

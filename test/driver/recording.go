@@ -10,6 +10,8 @@ import (
 	"path/filepath"
 	"strings"
 
+	"github.com/stretchr/testify/assert"
+
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/replay"
 )
 
@@ -36,14 +38,10 @@ func (d *Driver) replay() {
 			return err
 		})
 	}
-	if err != nil {
-		d.t.Errorf("replay the driver's decisions: %v", err)
-	}
+	assert.NoError(d.t, err, "replay the driver's decisions")
 	if dir := os.Getenv(RecordingsEnv); dir != "" {
 		name := strings.NewReplacer("/", "-", " ", "-").Replace(d.t.Name())
-		if err := add(filepath.Join(dir, name+".jsonl"), raw); err != nil {
-			d.t.Error(err)
-		}
+		assert.NoError(d.t, add(filepath.Join(dir, name+".jsonl"), raw))
 	}
 }
 

@@ -21,6 +21,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -184,17 +185,12 @@ func TestAccess(t *testing.T) {
 		fmt.Sprintf("system:serviceaccount:%s:viewer", e.namespace), "may not adopt releases.lockstep.dev in namespace "+e.namespace)
 	mustFail(t, look(elsewhere), pb.ErrorReason_ERROR_REASON_PERMISSION_DENIED, "may not get", "lockstep-viewer")
 	mustFail(t, adopt(elsewhere), pb.ErrorReason_ERROR_REASON_PERMISSION_DENIED)
-	if err := adopt(s.bearer("operator")); err != nil {
-		t.Errorf("an operator: %v", err)
-	}
-	if out, err := s.grpcurl("operator", "model"); err != nil || !strings.Contains(out, "NOTHING_TO_RELEASE") {
-		t.Errorf("examples/grpcurl: %v\n%s", err, out)
-	}
+	assert.NoError(t, adopt(s.bearer("operator")), "an operator")
+	out, err := s.grpcurl("operator", "model")
+	assert.True(t, err == nil && strings.Contains(out, "NOTHING_TO_RELEASE"), "examples/grpcurl: %v\n%s", err, out)
 	manager, err := s.certified("ada", "release-managers")
 	require.NoError(t, err)
-	if err := look(manager); err != nil {
-		t.Errorf("a certificate whose organization is bound: %v", err)
-	}
+	assert.NoError(t, look(manager), "a certificate whose organization is bound")
 	stranger, err := s.certified("eve")
 	require.NoError(t, err)
 	mustFail(t, look(stranger), pb.ErrorReason_ERROR_REASON_PERMISSION_DENIED, `"eve"`)
@@ -208,13 +204,10 @@ func TestAccess(t *testing.T) {
 		},
 	} {
 		_, err := try()
-		if plugin.Reason(err) != pb.ErrorReason_ERROR_REASON_UNAUTHENTICATED {
-			t.Errorf("%s: %v, want UNAUTHENTICATED", name, err)
-		}
+		assert.Equal(t, pb.ErrorReason_ERROR_REASON_UNAUTHENTICATED, plugin.Reason(err), "%s: %v, want UNAUTHENTICATED", name, err)
 	}
-	if _, err := s.as(plugin.WithTokenFile(s.token("operator", "lockstep"))); err == nil {
-		t.Error("a token was sent in plaintext")
-	}
+	_, err = s.as(plugin.WithTokenFile(s.token("operator", "lockstep")))
+	assert.Error(t, err, "a token was sent in plaintext")
 }
 
 // The history, the context, events and the audit log say who began a release, and who promoted it.
@@ -241,9 +234,8 @@ func TestAccessAudit(t *testing.T) {
 	end := &pb.FinalizeRequest{Workload: w.ref(), ReleaseId: "r2", Intent: promote}
 	_, err = s.bearer("viewer").Finalize(t.Context(), end)
 	mustFail(t, err, pb.ErrorReason_ERROR_REASON_PERMISSION_DENIED, "may not drive")
-	if _, err := ada.Finalize(t.Context(), end); err != nil {
-		t.Fatal(err)
-	}
+	_, err = ada.Finalize(t.Context(), end)
+	require.NoError(t, err)
 	beginner := fmt.Sprintf("system:serviceaccount:%s:beginner", e.namespace)
 	if c := w.awaitState(pb.State_STATE_COMPLETED); c.GetStartedBy() != beginner || c.GetEndedBy() != "ada" {
 		t.Errorf("the context says begun by %q and ended by %q", c.GetStartedBy(), c.GetEndedBy())
@@ -268,13 +260,9 @@ func TestAccessAudit(t *testing.T) {
 		`msg=audit user=` + beginner + ` method=/lockstep.v1alpha1.WorkloadDriver/Initialize workload=` + e.namespace + `/model release=r2 code=OK`,
 		`msg=audit user=ada method=/lockstep.v1alpha1.WorkloadDriver/Finalize workload=` + e.namespace + `/model release=r2 code=OK`,
 	} {
-		if !strings.Contains(log, want) {
-			t.Errorf("the log has no line with %s", want)
-		}
+		assert.Contains(t, log, want, "the log has no line with %s", want)
 	}
-	if strings.Contains(log, "eyJ") {
-		t.Error("the log has a token")
-	}
+	assert.NotContains(t, log, "eyJ", "the log has a token")
 }
 
 // A watch of all namespaces shows a caller's own only. A permission that is revoked ends within the time that answers are cached.
@@ -308,9 +296,8 @@ func TestAccessWatch(t *testing.T) {
 		}
 		return nil
 	})
-	if all := seen(); len(all) != 1 {
-		t.Errorf("the viewer sees workloads in %v, want only %s", all, mine.namespace)
-	}
+	all := seen()
+	assert.Len(t, all, 1, "the viewer sees workloads in %v, want only %s", all, mine.namespace)
 	var err error
 	for _, err = range viewer.WatchWorkloads(t.Context(), &pb.WatchWorkloadsRequest{Namespace: other.namespace}) {
 		break
@@ -363,9 +350,7 @@ func TestAccessMetrics(t *testing.T) {
 	}
 	raw := files.Read(t, s.token("scraper", "https://kubernetes.default.svc"))
 	for token, want := range map[string]int{"": http.StatusUnauthorized, "random": http.StatusUnauthorized, string(raw): http.StatusForbidden} {
-		if got := get(token); got != want {
-			t.Errorf("code %d, want %d", got, want)
-		}
+		assert.Equal(t, want, get(token), "code")
 	}
 	role := &rbacv1.ClusterRole{
 		ObjectMeta: metav1.ObjectMeta{Name: s.namespace + "-metrics"},
@@ -397,8 +382,6 @@ func TestAccessPlaintext(t *testing.T) {
 	binary := driver.Path(t)
 	for _, address := range []string{"127.0.0.1:0", ":0"} {
 		out, err := exec.Command(binary, "serve", "--listen", address, "--kubeconfig", driver.Kubeconfig(t, e.cluster)).CombinedOutput()
-		if err == nil || !bytes.Contains(out, []byte("--tls-cert")) {
-			t.Errorf("serve --listen %s: %v\n%s", address, err, out)
-		}
+		assert.True(t, err != nil && bytes.Contains(out, []byte("--tls-cert")), "serve --listen %s: %v\n%s", address, err, out)
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"maps"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	admissionv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -75,9 +76,7 @@ func (e *env) admit() {
 	}
 	e.t.Cleanup(func() {
 		err := e.kube.AdmissionregistrationV1().MutatingAdmissionPolicyBindings().Delete(context.Background(), binding, metav1.DeleteOptions{})
-		if err != nil {
-			e.t.Errorf("delete the binding: %v", err)
-		}
+		assert.NoError(e.t, err, "delete the binding")
 	})
 
 	probe := model("probe", 0, 1, rolling("1", "0", holdPartition))
@@ -237,12 +236,9 @@ func TestAdmissionKeepsHold(t *testing.T) {
 func (w *workload) mustBeHeld(record string, wanted map[string]string) {
 	w.t.Helper()
 	object := w.get()
-	if !isHold(object.Spec.RolloutStrategy.RollingUpdateConfiguration) {
-		w.t.Fatalf("not held: %s", asJSON(object.Spec.RolloutStrategy))
-	}
-	if got := object.Annotations[recordAnnotation]; got != record {
-		w.t.Errorf("the record was %s, now it is %s", record, got)
-	}
+	require.True(w.t, isHold(object.Spec.RolloutStrategy.RollingUpdateConfiguration), "not held: %s", asJSON(object.Spec.RolloutStrategy))
+	got := object.Annotations[recordAnnotation]
+	assert.Equal(w.t, record, got, "the record was %s, now it is %s", record, got)
 	if got := notes(object); !maps.Equal(got, wanted) {
 		w.t.Errorf("the policy noted %v, want %v", got, wanted)
 	}
@@ -324,21 +320,17 @@ func TestAdmissionRequests(t *testing.T) {
 				metav1.PatchOptions{FieldManager: test.manager, DryRun: []string{metav1.DryRunAll}})
 			require.NoError(t, err)
 			partition, _, _ := unstructured.NestedInt64(got.Object, "spec", "rolloutStrategy", "rollingUpdateConfiguration", "partition")
-			if (partition == holdPartition) != test.held {
-				t.Errorf("%s as %s: partition %d, held should be %t", test.user, test.manager, partition, test.held)
-			}
+			assert.Equal(t, test.held, partition == holdPartition,
+				"%s as %s: partition %d, held should be %t", test.user, test.manager, partition, test.held)
 		}
 	})
 	t.Run("the record alone can be removed", func(t *testing.T) {
 		w := e.in(t).existing("held")
 		w.edit(func(s *lws.LeaderWorkerSet) { delete(s.Annotations, recordAnnotation) })
-		if w.get().Annotations[recordAnnotation] != "" {
-			t.Fatal("the record was restored")
-		}
+		require.Empty(t, w.get().Annotations[recordAnnotation], "the record was restored")
 		w.edit(rolling("1", "1", 0))
-		if c := w.get().Spec.RolloutStrategy.RollingUpdateConfiguration; isHold(c) {
-			t.Errorf("a workload that is not managed is held: %s", asJSON(c))
-		}
+		c := w.get().Spec.RolloutStrategy.RollingUpdateConfiguration
+		assert.False(t, isHold(c), "a workload that is not managed is held: %s", asJSON(c))
 	})
 	t.Run("an unmanaged workload rolls", func(t *testing.T) {
 		w := e.in(t).deploy(model("unmanaged", 2, 1, rolling("1", "0", 0)))
@@ -370,32 +362,25 @@ func TestAdmissionReleases(t *testing.T) {
 		w.driver.Restart()
 		before := w.stablePods()
 		w.initialize("r1", quarters())
-		if got := notes(w.get()); len(got) > 0 {
-			t.Errorf("the driver left the notes %v", got)
-		}
+		assert.Empty(t, notes(w.get()), "the driver left the notes")
 		for b := range int32(3) {
 			w.upgrade("r1", b)
 			serverSide(w, next)
 		}
 		w.sameGroups(before)
-		if _, err := w.tryFinalize("r1", promote, nil); err != nil {
-			t.Fatal(err)
-		}
+		_, err := w.tryFinalize("r1", promote, nil)
+		require.NoError(t, err)
 		serverSide(w, next) // A sync does not stop a promotion.
 		w.finalize("r1", promote)
 		w.mustRun("v2")
 		w.mustBeIdle()
-		if c := recordOf(w.get()).Saved; c.MaxUnavailable.String() != "50%" || c.MaxSurge.String() != "1" {
-			t.Errorf("saved is %s", asJSON(c))
-		}
+		c := recordOf(w.get()).Saved
+		assert.True(t, c.MaxUnavailable.String() == "50%" && c.MaxSurge.String() == "1", "saved is %s", asJSON(c))
 		w.disown(w.ref())
 		object := w.get()
-		if c := object.Spec.RolloutStrategy.RollingUpdateConfiguration; asJSON(c) != asJSON(next.Spec.RolloutStrategy.RollingUpdateConfiguration) {
-			t.Errorf("Disown restored %s", asJSON(c))
-		}
-		if len(notes(object)) > 0 || object.Annotations[recordAnnotation] != "" {
-			t.Errorf("annotations are left: %v", object.Annotations)
-		}
+		assert.Equal(t, asJSON(next.Spec.RolloutStrategy.RollingUpdateConfiguration), asJSON(object.Spec.RolloutStrategy.RollingUpdateConfiguration),
+			"Disown restored")
+		assert.True(t, len(notes(object)) == 0 && object.Annotations[recordAnnotation] == "", "annotations are left: %v", object.Annotations)
 	})
 }
 
@@ -417,9 +402,8 @@ func TestAdmissionTemplateRevertedInPromotion(t *testing.T) {
 	w.awaitState(pb.State_STATE_ROLLED_BACK)
 	w.mustRun("v1")
 	w.mustBeIdle()
-	if c := recordOf(w.get()).Saved; c.MaxUnavailable.String() != "2" {
-		t.Errorf("the settings of the request are not saved: %s", asJSON(c))
-	}
+	c := recordOf(w.get()).Saved
+	assert.Equal(t, "2", c.MaxUnavailable.String(), "the settings of the request are not saved: %s", asJSON(c))
 }
 
 // The template changes in mid-promotion while no driver runs: with the policy no group rolls to it before the driver has
@@ -467,15 +451,12 @@ func TestAdmissionTemplateInPromotion(t *testing.T) {
 				return nil
 			})
 			for _, p := range w.stablePods() {
-				if p.Spec.Containers[0].Image == "example.com/model:v3" {
-					t.Errorf("%s rolled to a template that was not released", p.Name)
-				}
+				assert.NotEqual(t, "example.com/model:v3", p.Spec.Containers[0].Image, "%s rolled to a template that was not released", p.Name)
 			}
 			w.driver.Restart()
 			w.await("the release starts over", func(c *pb.BatchContext) bool { return c.GetState() == pb.State_STATE_HOLDING })
-			if c := recordOf(w.get()).Saved; c.MaxUnavailable.String() != "1" || c.MaxSurge.String() != "1" {
-				t.Errorf("the user's own settings became %s", asJSON(c))
-			}
+			c := recordOf(w.get()).Saved
+			assert.True(t, c.MaxUnavailable.String() == "1" && c.MaxSurge.String() == "1", "the user's own settings became %s", asJSON(c))
 			w.upgrade("r1", 0)
 			w.finalize("r1", promote)
 			w.mustRun("v3")

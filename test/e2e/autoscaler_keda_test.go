@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	autoscalingv2 "k8s.io/api/autoscaling/v2"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -136,9 +137,7 @@ func TestAutoscalerScaledObjectToZero(t *testing.T) {
 	w.finalize("r1", promote)
 	w.awaitScaleInPaused(false)
 	w.mustBeIdle()
-	if n := w.autoscalerWrites(); n != 4 {
-		t.Errorf("%d writes of the autoscaler, want 2 for each time that a template waits", n)
-	}
+	assert.Equal(t, 4, w.autoscalerWrites(), "writes of the autoscaler, want 2 for each time that a template waits")
 	w.keepsOne(true)
 	w.edit(image("v3"))
 	w.initialize("r2", policy("50%", "100%"))

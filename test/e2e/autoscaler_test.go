@@ -12,6 +12,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	autoscalingv2 "k8s.io/api/autoscaling/v2"
 	eventsv1 "k8s.io/api/events/v1"
@@ -126,9 +127,8 @@ func (w *workload) mustHoldAutoscaler() {
 func (w *workload) mustRestoreAutoscaler(before *autoscalingv2.HorizontalPodAutoscaler) {
 	w.t.Helper()
 	now := w.hpa()
-	if asJSON(now.Spec) != asJSON(before.Spec) || now.Annotations[heldAnnotation] != "" {
-		w.t.Errorf("not restored: %v\n was %s\n now %s", now.Annotations, asJSON(before.Spec), asJSON(now.Spec))
-	}
+	assert.True(w.t, asJSON(now.Spec) == asJSON(before.Spec) && now.Annotations[heldAnnotation] == "",
+		"not restored: %v\n was %s\n now %s", now.Annotations, asJSON(before.Spec), asJSON(now.Spec))
 }
 
 // load sets the memory usage of each leader, in Mi.
@@ -191,16 +191,12 @@ func TestAutoscalerBlueGreen(t *testing.T) {
 	w.upgrade("r1", 0)
 	w.awaitState(pb.State_STATE_READY)
 	w.load(20)
-	if desired := w.awaitComputed(20); desired != 4 {
-		t.Errorf("the held autoscaler wants %d", desired)
-	}
+	assert.Equal(t, int32(4), w.awaitComputed(20), "the held autoscaler wants")
 	w.load(400)
 	w.awaitComputed(400)
 	w.load(20)
 	w.awaitComputed(20)
-	if n := replicasOf(w.get()); n != 4 {
-		t.Errorf("%d replicas in mid-release", n)
-	}
+	assert.Equal(t, int32(4), replicasOf(w.get()), "replicas in mid-release")
 	w.mustHoldAutoscaler()
 	w.startFinalize("r1", promote)
 	w.await("the autoscaler would remove groups, and is not restored", func(c *pb.BatchContext) bool { return c.GetReason() == "WaitingForAutoscaler" })
@@ -213,9 +209,7 @@ func TestAutoscalerBlueGreen(t *testing.T) {
 	w.load(20)
 	w.awaitReplicas(1)
 	w.mustHaveEvents("AutoscalerHeld", "AutoscalerReleased")
-	if n := w.autoscalerWrites(); n != 2 {
-		t.Errorf("%d writes of the autoscaler, want 2", n)
-	}
+	assert.Equal(t, 2, w.autoscalerWrites(), "writes of the autoscaler")
 }
 
 // However a release ends, the autoscaler is restored, with a behavior and without. That is also true if the driver does not run while the
@@ -353,9 +347,8 @@ func TestAutoscalerCanary(t *testing.T) {
 	old := w.revisions()
 	w.edit(image("v2"))
 	mustWarn(t, w.initialize("r1", policy("25%", "50%", "100%")).GetWarnings(), "AutoscalerHeld", "HorizontalPodAutoscaler model", "not remove")
-	if h := w.hpa(); h.Annotations[heldAnnotation] != "" {
-		t.Errorf("held before the first batch: %v", h.Annotations)
-	}
+	h := w.hpa()
+	assert.Empty(t, h.Annotations[heldAnnotation], "held before the first batch: %v", h.Annotations)
 	w.upgrade("r1", 1)
 	w.mustMatch(w.awaitState(pb.State_STATE_READY), want{pb.State_STATE_READY, 2, 2, 2, 4, 6, 33})
 	w.mustHoldScaleDown()
@@ -384,9 +377,7 @@ func TestAutoscalerCanary(t *testing.T) {
 	w.mustBeIdle()
 	bounds(1, 4)(before)
 	w.mustRestoreAutoscaler(before)
-	if n := w.autoscalerWrites(); n != 2 {
-		t.Errorf("%d writes of the autoscaler, want 2", n)
-	}
+	assert.Equal(t, 2, w.autoscalerWrites(), "writes of the autoscaler")
 }
 
 // Proves: An autoscaler: every style and end, edits, kills, KEDA, scaling to 0.
@@ -449,14 +440,10 @@ func TestScaledToZero(t *testing.T) {
 			})
 			w.edit(groups(6))
 			c := w.await("the groups run the unreleased revision", func(c *pb.BatchContext) bool {
-				if c.GetState() == pb.State_STATE_READY {
-					t.Errorf("READY: %v", c)
-				}
+				assert.NotEqual(t, pb.State_STATE_READY, c.GetState(), "READY: %v", c)
 				return c.GetReason() == "UnreleasedRevision" && strings.Contains(c.GetMessage(), "all 6 groups of model")
 			})
-			if c.GetState() != pb.State_STATE_FAILED {
-				t.Errorf("state %v", c.GetState())
-			}
+			assert.Equal(t, pb.State_STATE_FAILED, c.GetState(), "state %v", c.GetState())
 			w.awaitReady()
 			w.mustContain(c.GetMessage(), c.GetUpdateRevision(), "Abort to restore the template of revision "+c.GetStableRevision())
 			w.finalize("r1", rollback)
@@ -474,9 +461,8 @@ func groups(n int32) func(*lws.LeaderWorkerSet) {
 func (w *workload) mustHoldScaleDown() {
 	w.t.Helper()
 	b := w.hpa().Spec.Behavior
-	if b == nil || ptr.Deref(b.ScaleDown.SelectPolicy, "") != disabled || ptr.Deref(b.ScaleUp.SelectPolicy, "") == disabled {
-		w.t.Fatalf("not held from removing groups: %s", asJSON(b))
-	}
+	require.False(w.t, b == nil || ptr.Deref(b.ScaleDown.SelectPolicy, "") != disabled || ptr.Deref(b.ScaleUp.SelectPolicy, "") == disabled,
+		"not held from removing groups: %s", asJSON(b))
 }
 
 // awaitLimited waits until the autoscaler would remove groups, but for the hold.
@@ -537,9 +523,8 @@ func (w *workload) revisions() []string {
 func (w *workload) mustBeAt(revisions []string) {
 	w.t.Helper()
 	for name, p := range w.stablePods() {
-		if r := revisionOf(&p); !slices.Contains(revisions, r) {
-			w.t.Errorf("pod %s is at %s, want %v", name, r, revisions)
-		}
+		r := revisionOf(&p)
+		assert.True(w.t, slices.Contains(revisions, r), "pod %s is at %s, want %v", name, r, revisions)
 	}
 }
 
@@ -578,9 +563,7 @@ func mustWarn(t testing.TB, warnings []*pb.Warning, code string, words ...string
 			continue
 		}
 		for _, word := range words {
-			if !strings.Contains(w.GetMessage(), word) {
-				t.Errorf("%q does not contain %q", w.GetMessage(), word)
-			}
+			assert.Contains(t, w.GetMessage(), word)
 		}
 		return
 	}

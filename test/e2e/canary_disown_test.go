@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/utils/ptr"
@@ -51,12 +52,9 @@ func disownExactly(t *testing.T, s style) {
 			original := w.spec()
 			for _, ends := range [][]pb.FinalizeIntent{nil, {rollback}, {promote}} {
 				released := len(ends) > 0
-				if _, err := w.driver.Adopt(t.Context(), &pb.AdoptRequest{Workload: w.ref()}); err != nil {
-					t.Fatal(err)
-				}
-				if !isHold(w.get().Spec.RolloutStrategy.RollingUpdateConfiguration) {
-					t.Error("adopted, but not held")
-				}
+				_, err := w.driver.Adopt(t.Context(), &pb.AdoptRequest{Workload: w.ref()})
+				require.NoError(t, err)
+				assert.True(t, isHold(w.get().Spec.RolloutStrategy.RollingUpdateConfiguration), "adopted, but not held")
 				if released {
 					w.edit(image("v2"))
 					id := fmt.Sprint("r", ends[0].Number())
@@ -74,9 +72,8 @@ func disownExactly(t *testing.T, s style) {
 				if released && ends[0] == promote {
 					w.edit(image("v1"))
 				}
-				if now := w.spec(); now != original {
-					t.Errorf("%v: the spec is not restored\n was %s\n now %s", ends, original, now)
-				}
+				now := w.spec()
+				assert.Equal(t, original, now, "%v: the spec is not restored\n was %s\n now %s", ends, original, now)
 				if s := w.get(); s.Annotations[recordAnnotation] != "" || len(s.Finalizers) > 0 {
 					t.Errorf("%v: the record or a finalizer is left: %s", ends, asJSON(s.ObjectMeta))
 				}
@@ -96,9 +93,7 @@ func TestCanaryDisownRolls(t *testing.T) {
 	w.upgrade("r1", 0)
 	w.finalize("r1", rollback)
 	r, err := w.driver.Disown(t.Context(), &pb.DisownRequest{Workload: w.ref()})
-	if err != nil || len(r.GetWarnings()) != 1 || r.GetWarnings()[0].GetCode() != "RollStarts" {
-		t.Fatalf("Disown: %v, %v", r, err)
-	}
+	require.True(t, err == nil && len(r.GetWarnings()) == 1 && r.GetWarnings()[0].GetCode() == "RollStarts", "Disown: %v, %v", r, err)
 	w.awaitRolled()
 	w.mustRun("v2")
 }
@@ -140,9 +135,7 @@ func TestCanaryWatch(t *testing.T) {
 	w.driver.Stop()
 	select {
 	case err := <-ended:
-		if err != nil && !plugin.Retryable(err) {
-			t.Errorf("the stream ended with %v", err)
-		}
+		assert.False(t, err != nil && !plugin.Retryable(err), "the stream ended with %v", err)
 	case <-time.After(await.Patience):
 		t.Fatal("the stream did not end with the driver")
 	}
@@ -166,9 +159,8 @@ func TestCanaryWatch(t *testing.T) {
 		}
 		at += max(i, 0)
 	}
-	if last := states[len(states)-1]; last != completed {
-		t.Errorf("the last state is %v", last)
-	}
+	last := states[len(states)-1]
+	assert.Equal(t, completed, last, "the last state is %v", last)
 }
 
 // The record is removed by hand, which is the remedy for an invalid record: the release is dropped, the hold stays until Adopt
@@ -185,19 +177,14 @@ func TestCanaryRecordRemoved(t *testing.T) {
 	w.upgrade("r1", 0)
 	w.mergePatch(`{"metadata":{"annotations":{"` + recordAnnotation + `":null}}}`)
 	w.eventually("the canary is deleted", w.leftovers)
-	if !isHold(w.get().Spec.RolloutStrategy.RollingUpdateConfiguration) {
-		t.Error("the hold was removed with the record")
-	}
+	assert.True(t, isHold(w.get().Spec.RolloutStrategy.RollingUpdateConfiguration), "the hold was removed with the record")
 	w.sameGroups(before)
 	r, err := w.driver.Adopt(t.Context(), &pb.AdoptRequest{Workload: w.ref()})
-	if err != nil || len(r.GetWarnings()) != 1 || r.GetWarnings()[0].GetCode() != "HoldFound" {
-		t.Fatalf("Adopt: %v, %v", r, err)
-	}
+	require.True(t, err == nil && len(r.GetWarnings()) == 1 && r.GetWarnings()[0].GetCode() == "HoldFound", "Adopt: %v, %v", r, err)
 	w.sameGroups(before)
 	w.disown(w.ref())
-	if c := w.get().Spec.RolloutStrategy.RollingUpdateConfiguration; ptr.Deref(c.Partition, 0) != 0 || c.MaxUnavailable != intstr.FromInt32(1) {
-		t.Errorf("Disown restored %s", asJSON(c))
-	}
+	c := w.get().Spec.RolloutStrategy.RollingUpdateConfiguration
+	assert.True(t, ptr.Deref(c.Partition, 0) == 0 && c.MaxUnavailable == intstr.FromInt32(1), "Disown restored %s", asJSON(c))
 	w.awaitRolled()
 	w.mustRun("v2")
 }
@@ -231,7 +218,6 @@ func TestCanaryDisownRoundsToZero(t *testing.T) {
 		return strings.Contains(w.driver.Log(), "e2e-user has changed the rolling update configuration")
 	})
 	require.NoError(t, disown())
-	if c := w.get().Spec.RolloutStrategy.RollingUpdateConfiguration; c.MaxUnavailable != intstr.FromString("25%") || c.MaxSurge != intstr.FromInt32(1) {
-		t.Errorf("Disown restored %s", asJSON(c))
-	}
+	c := w.get().Spec.RolloutStrategy.RollingUpdateConfiguration
+	assert.True(t, c.MaxUnavailable == intstr.FromString("25%") && c.MaxSurge == intstr.FromInt32(1), "Disown restored %s", asJSON(c))
 }

@@ -14,6 +14,9 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/lockstep-rollouts/lockstep/plugin/plugintest"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 	"github.com/lockstep-rollouts/lockstep/test/cluster"
@@ -54,9 +57,7 @@ func TestCanaryTwoDrivers(t *testing.T) {
 			won[i] = err == nil
 			return err
 		})
-		if won[0] == won[1] {
-			t.Fatalf("want exactly one of two releases to start: %v", errs)
-		}
+		require.NotEqual(t, won[1], won[0], "want exactly one of two releases to start: %v", errs)
 		winner := 0
 		if won[1] {
 			winner = 1
@@ -72,9 +73,7 @@ func TestCanaryTwoDrivers(t *testing.T) {
 func race(t *testing.T, workloads []*workload, call func(*workload) error) {
 	t.Helper()
 	for i, err := range parallel(workloads, func(_ int, w *workload) error { return retryAborted(func() error { return call(w) }) }) {
-		if err != nil {
-			t.Errorf("driver %d: %v", i, err)
-		}
+		assert.NoError(t, err, "driver %d", i)
 	}
 }
 
@@ -109,9 +108,8 @@ func TestConformance(t *testing.T) {
 			t.Parallel()
 			w := newEnv(t).deploy(model("model", 4, 2))
 			for number, name := range pb.Capability_name {
-				if c := pb.Capability(number); c != pb.Capability_CAPABILITY_UNSPECIFIED && !w.driver.Has(c) {
-					t.Errorf("it does not serve %s", name)
-				}
+				c := pb.Capability(number)
+				assert.False(t, c != pb.Capability_CAPABILITY_UNSPECIFIED && !w.driver.Has(c), "it does not serve %s", name)
 			}
 			plugintest.Conformance(t, w.driver.Client, plugintest.Subject{
 				Workload: w.ref(),

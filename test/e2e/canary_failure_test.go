@@ -16,6 +16,9 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 	"github.com/lockstep-rollouts/lockstep/test/cluster"
 	"github.com/lockstep-rollouts/lockstep/test/driver"
@@ -72,9 +75,8 @@ func TestCanaryFailures(t *testing.T) {
 			})
 			rows := c.GetGroups()
 			i := slices.IndexFunc(rows, func(g *pb.Group) bool { return g.GetRole() == pb.GroupRole_GROUP_ROLE_CANARY })
-			if i < 0 || rows[i].GetReady() || rows[i].GetPod() == "" || (test.reason != "" && rows[i].GetReason() != test.reason) {
-				t.Errorf("groups %v", rows)
-			}
+			assert.False(t, i < 0 || rows[i].GetReady() || rows[i].GetPod() == "" || (test.reason != "" && rows[i].GetReason() != test.reason),
+				"groups %v", rows)
 			w.mustHaveEvents("ReleaseFailed")
 			w.finalize("r1", rollback)
 			w.sameGroups(before)
@@ -112,9 +114,7 @@ func TestCanaryRefused(t *testing.T) {
 		mustFail(t, err, pb.ErrorReason_ERROR_REASON_MIXED_REVISIONS)
 		w.mustBeUntouched()
 		r, err := w.driver.Adopt(t.Context(), &pb.AdoptRequest{Workload: w.ref()})
-		if err != nil || len(r.GetWarnings()) != 1 || r.GetWarnings()[0].GetCode() != "AdoptedDuringRoll" {
-			t.Errorf("Adopt: %v, %v", r, err)
-		}
+		assert.True(t, err == nil && len(r.GetWarnings()) == 1 && r.GetWarnings()[0].GetCode() == "AdoptedDuringRoll", "Adopt: %v, %v", r, err)
 	})
 	t.Run("name taken", func(t *testing.T) {
 		w := e.in(t).adopt(model("taken", 2, 1))
@@ -132,12 +132,10 @@ func TestCanaryRefused(t *testing.T) {
 func (w *workload) mustBeUntouched() {
 	w.t.Helper()
 	s := w.get()
-	if s.Annotations[recordAnnotation] != "" || isHold(s.Spec.RolloutStrategy.RollingUpdateConfiguration) || len(s.Finalizers) > 0 {
-		w.t.Errorf("the workload was touched: %s", asJSON(s.ObjectMeta))
-	}
-	if c := w.context(); c.GetState() != pb.State_STATE_UNMANAGED {
-		w.t.Errorf("not unmanaged: %s", show(c))
-	}
+	assert.True(w.t, s.Annotations[recordAnnotation] == "" && !isHold(s.Spec.RolloutStrategy.RollingUpdateConfiguration) && len(s.Finalizers) == 0,
+		"the workload was touched: %s", asJSON(s.ObjectMeta))
+	c := w.context()
+	assert.Equal(w.t, pb.State_STATE_UNMANAGED, c.GetState(), "not unmanaged: %s", show(c))
 }
 
 // The API server refuses reads of pods while the updated group breaks. Nothing is promoted by what the driver knew, and an abort is
@@ -157,9 +155,7 @@ func TestStylesStale(t *testing.T) {
 		before := w.stablePods()
 		p.refuseReads("pods")
 		stale := w.await("the cache counts as stale", func(c *pb.BatchContext) bool { return c.GetReason() == "CacheStale" })
-		if stale.GetState() != pb.State_STATE_VERIFYING {
-			t.Errorf("blind, the batch counts as %s", show(stale))
-		}
+		assert.Equal(t, pb.State_STATE_VERIFYING, stale.GetState(), "blind, the batch counts as %s", show(stale))
 		set, group := stale.GetCanaryWorkload(), 0
 		if s.inPlace() {
 			set, group = w.name, 2
@@ -172,12 +168,10 @@ func TestStylesStale(t *testing.T) {
 		}
 		w.await("the next batch waits for the cache", func(c *pb.BatchContext) bool { return c.GetTarget() == "100%" && c.GetReason() == "CacheStale" })
 		w.sameGroups(before)
-		if _, err := w.tryFinalize("r1", rollback, nil); err != nil {
-			t.Fatalf("an abort is refused: %v", err)
-		}
-		if c := w.context(); c.GetState() != pb.State_STATE_ROLLING_BACK {
-			t.Errorf("after the abort: %s", show(c))
-		}
+		_, err = w.tryFinalize("r1", rollback, nil)
+		require.NoError(t, err, "an abort is refused")
+		c := w.context()
+		assert.Equal(t, pb.State_STATE_ROLLING_BACK, c.GetState(), "after the abort: %s", show(c))
 
 		p.refuseReads()
 		w.awaitState(pb.State_STATE_ROLLED_BACK)
@@ -217,21 +211,16 @@ func TestForcedRollback(t *testing.T) {
 		return strings.Contains(c.GetMessage(), "uses up maxUnavailable 1")
 	})
 	w.mustContain(c.GetMessage(), "Group 0 (model-0), not ready since ", "lockstep abort model -n "+w.namespace+" --force")
-	if n := w.groupsWith("v2"); n != 2 {
-		t.Errorf("%d groups are at v2, although the rollback is blocked", n)
-	}
+	assert.Equal(t, 2, w.groupsWith("v2"), "groups are at v2, although the rollback is blocked")
 	_, err := w.driver.Finalize(t.Context(), &pb.FinalizeRequest{Workload: w.ref(), ReleaseId: "r1", Intent: promote, Force: true})
 	mustFail(t, err, pb.ErrorReason_ERROR_REASON_INVALID_REQUEST, "force", "ROLLBACK only")
 
-	if out, code := w.lockstep(w.toDriver("abort", "model", "--force", "--no-wait")...); code != 0 {
-		t.Fatalf("abort --force exits with %d: %s", code, out)
-	}
+	out, code := w.lockstep(w.toDriver("abort", "model", "--force", "--no-wait")...)
+	require.Zero(t, code, "abort --force exits with %d: %s", code, out)
 	w.driver.Kill()
 	w.driver.Restart()
 	w.awaitState(pb.State_STATE_ROLLED_BACK)
 	w.mustRun("v1")
 	w.mustBeIdle()
-	if now := w.stablePods()["model-0"].UID; now != broken {
-		t.Error("the broken group was restarted")
-	}
+	assert.Equal(t, broken, w.stablePods()["model-0"].UID, "the broken group was restarted")
 }

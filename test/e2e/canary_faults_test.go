@@ -12,6 +12,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -146,9 +147,8 @@ func TestCanaryPermissions(t *testing.T) {
 		w := e.adopt(model("model", 2, 2))
 		w.edit(image("v2"))
 		r := w.initialize("r1", quarters())
-		if c := r.GetContext(); c.GetState() != pb.State_STATE_FAILED || c.GetReason() != "Forbidden" {
-			t.Errorf("Initialize: %s", show(c))
-		}
+		c := r.GetContext()
+		assert.True(t, c.GetState() == pb.State_STATE_FAILED && c.GetReason() == "Forbidden", "Initialize: %s", show(c))
 		// Nothing was created, so a rollback succeeds.
 		w.finalize("r1", rollback)
 		w.mustBeIdle()

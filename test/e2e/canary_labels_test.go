@@ -20,6 +20,9 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 	"github.com/lockstep-rollouts/lockstep/test/suite"
 )
@@ -71,9 +74,7 @@ func (w *workload) awaitBatches(set, id, want string) {
 
 func (w *workload) mustBatches(set, id, want string) {
 	w.t.Helper()
-	if got := w.batchesOf(set, id); got != want {
-		w.t.Errorf("the pods of %s are labelled %s, want %s", set, got, want)
-	}
+	assert.Equal(w.t, want, w.batchesOf(set, id), "the pods of %s are labelled", set)
 }
 
 // podWrites counts the drivers' writes of pods of a set.
@@ -103,9 +104,8 @@ func TestCanaryBatchLabels(t *testing.T) {
 	canary := ""
 	for batch, want := range []string{"1", "1 2", "1 2 3 3"} {
 		c := w.upgrade("r1", int32(batch)).GetContext()
-		if canary = c.GetCanaryWorkload(); c.GetState() != pb.State_STATE_READY {
-			t.Fatalf("batch %d: %s", batch, show(c))
-		}
+		canary = c.GetCanaryWorkload()
+		require.Equal(t, pb.State_STATE_READY, c.GetState(), "batch %d: %s", batch, show(c))
 		w.awaitBatches(canary, "rollout-7", want)
 	}
 	if n := w.podWrites(canary); n < 4*3 || n > 2*4*3 { // LWS recreates some groups that it has just created
@@ -115,9 +115,8 @@ func TestCanaryBatchLabels(t *testing.T) {
 
 	pods := w.kube.CoreV1().Pods(w.namespace)
 	off := fmt.Appendf(nil, `{"metadata":{"labels":{%q:null}}}`, rolloutBatchLabel)
-	if _, err := pods.Patch(t.Context(), canary+"-1-2", types.MergePatchType, off, metav1.PatchOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	_, err := pods.Patch(t.Context(), canary+"-1-2", types.MergePatchType, off, metav1.PatchOptions{})
+	require.NoError(t, err)
 	w.awaitBatches(canary, "rollout-7", "1 2 3 3")
 
 	w.driver.Kill()
@@ -133,9 +132,8 @@ func TestCanaryBatchLabels(t *testing.T) {
 		return c.GetState() == pb.State_STATE_READY && c.GetUpdatedReady() == 8
 	})
 	// LWS may recreate group 1 once more, and the labels of its pods are lost.
-	if got := w.batchesOf(canary, "rollout-7"); got != "1 2 3 3 3 3 3 3" && got != "1 1 3 3 3 3 3 3" {
-		t.Errorf("the pods of %s are labelled %s", canary, got)
-	}
+	got := w.batchesOf(canary, "rollout-7")
+	assert.False(t, got != "1 2 3 3 3 3 3 3" && got != "1 1 3 3 3 3 3 3", "the pods of %s are labelled %s", canary, got)
 	if n := w.podWrites(canary) - before; n < 4*3 || n > 2*4*3 { // as above
 		t.Errorf("%d writes for 12 new pods", n)
 	}
@@ -166,9 +164,8 @@ func TestCanaryRecordCopies(t *testing.T) {
 			e := newEnv(t)
 			w := e.deploy(model("model", groups, 2))
 			copies := e.countCopies("model")
-			if _, err := w.driver.Adopt(t.Context(), &pb.AdoptRequest{Workload: w.ref()}); err != nil {
-				t.Fatal(err)
-			}
+			_, err := w.driver.Adopt(t.Context(), &pb.AdoptRequest{Workload: w.ref()})
+			require.NoError(t, err)
 			w.edit(image("v2"))
 			w.initialize("r1", policy("1", "2"))
 			w.upgrade("r1", 0)
@@ -183,12 +180,9 @@ func TestCanaryRecordCopies(t *testing.T) {
 			leader, workers := copies()
 			t.Logf("LWS %s, %d groups: %d writes of the record, copied %d times to the leader StatefulSet, %d times to worker StatefulSets",
 				e.cluster.Versions().LWS, groups, writes, leader, workers)
-			if writes == 0 || writes > most {
-				t.Errorf("the driver wrote the record %d times, want 1 to %d for any number of groups", writes, most)
-			}
-			if leader > writes || workers > 0 {
-				t.Errorf("want at most %d copies to the leader StatefulSet and none to worker StatefulSets, got %d and %d", writes, leader, workers)
-			}
+			assert.True(t, writes != 0 && writes <= most, "the driver wrote the record %d times, want 1 to %d for any number of groups", writes, most)
+			assert.True(t, leader <= writes && workers <= 0,
+				"want at most %d copies to the leader StatefulSet and none to worker StatefulSets, got %d and %d", writes, leader, workers)
 		})
 	}
 }
@@ -210,9 +204,7 @@ func (e *env) countCopies(name string) func() (leader, workers int) {
 	for i := range list.Items {
 		last[list.Items[i].Name] = &list.Items[i]
 	}
-	if last[name] == nil || last[name+"-0"] == nil {
-		e.t.Fatalf("%s lacks a leader or a worker StatefulSet", name)
-	}
+	require.False(e.t, last[name] == nil || last[name+"-0"] == nil, "%s lacks a leader or a worker StatefulSet", name)
 	ctx, cancel := context.WithTimeout(e.t.Context(), 10*time.Minute)
 	w, err := sets.Watch(ctx, metav1.ListOptions{ResourceVersion: list.ResourceVersion})
 	if err != nil {

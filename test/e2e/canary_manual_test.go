@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -83,13 +84,10 @@ func TestCanaryStableOrphaned(t *testing.T) {
 				}
 				return nil
 			})
-			if after := w.stablePods(); len(after) != len(before) {
-				t.Errorf("%d pods of the user's are left of %d", len(after), len(before))
-			}
+			after := w.stablePods()
+			assert.Equal(t, len(before), len(after), "%d pods of the user's are left of %d", len(after), len(before))
 			for name, p := range w.stablePods() {
-				if p.UID != before[name].UID {
-					t.Errorf("pod %s was replaced", name)
-				}
+				assert.Equal(t, before[name].UID, p.UID, "pod %s was replaced", name)
 			}
 			service, err := w.kube.CoreV1().Services(w.namespace).Get(t.Context(), w.name+"-http", metav1.GetOptions{})
 			if err != nil || len(service.Spec.Selector) != 2 || len(service.Annotations) > 0 {
@@ -177,15 +175,13 @@ func TestCanaryCopied(t *testing.T) {
 		t.Helper()
 		for _, c := range copies {
 			before, now := objects[c.name], c.get()
-			if now.UID != before.UID || now.DeletionTimestamp != nil || now.Generation != before.Generation || len(c.stablePods()) != pods[c.name] {
-				t.Errorf("after %s %s has changed: %s", when, c.name, asJSON(now))
-			}
+			assert.True(t, now.UID == before.UID && now.DeletionTimestamp == nil && now.Generation == before.Generation && len(c.stablePods()) == pods[c.name],
+				"after %s %s has changed: %s", when, c.name, asJSON(now))
 		}
 	}
 
-	if c := w.context(); c.GetCanaryWorkload() != canary.Name || c.GetUpdatedReady() != 2 || c.GetTotal() != 5 {
-		t.Errorf("the copies count: %s", show(c))
-	}
+	c := w.context()
+	assert.True(t, c.GetCanaryWorkload() == canary.Name && c.GetUpdatedReady() == 2 && c.GetTotal() == 5, "the copies count: %s", show(c))
 	w.finalize("r1", rollback)
 	mustSurvive("a rollback")
 	w.initialize("r2", quarters())

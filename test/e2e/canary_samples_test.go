@@ -18,6 +18,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -97,9 +98,7 @@ func (d *yamlDocument) UnmarshalJSON(raw []byte) error {
 // Proves (test, config-samples-leaderworkerset_v1_leaderworkerset): The published sample of LWS, in each style.
 func TestStylesSamples(t *testing.T) {
 	all := samples(t, lwsModule(t))
-	if len(all) < 10 {
-		t.Fatalf("only %d samples", len(all))
-	}
+	require.GreaterOrEqual(t, len(all), 10, "only %d samples", len(all))
 	c := cluster.Shared(t)
 	e := newEnvIn(t, c)
 	e.driver = driver.Start(t, driver.Kubeconfig(t, c), "")
@@ -135,9 +134,8 @@ func TestStylesSamples(t *testing.T) {
 // initializeUnchanged starts a release without a template change, as a host may before it has observed the change.
 func (w *workload) initializeUnchanged() {
 	w.t.Helper()
-	if c := w.initialize("nothing", quarters()).GetContext(); c.GetReason() != "NothingToRelease" {
-		w.t.Errorf("a release without a change: %s", show(c))
-	}
+	c := w.initialize("nothing", quarters()).GetContext()
+	assert.Equal(w.t, "NothingToRelease", c.GetReason(), "a release without a change: %s", show(c))
 	w.mustBeIdle()
 }
 

@@ -14,6 +14,9 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 	"github.com/lockstep-rollouts/lockstep/test/audit"
 	"github.com/lockstep-rollouts/lockstep/test/driver"
@@ -29,9 +32,7 @@ type want struct {
 func (w *workload) mustMatch(c *pb.BatchContext, want want) {
 	w.t.Helper()
 	got := wantOf(c)
-	if got != want {
-		w.t.Errorf("got %+v, want %+v: %s", got, want, show(c))
-	}
+	assert.Equal(w.t, want, got, "got %+v, want %+v: %s", got, want, show(c))
 }
 
 func wantOf(c *pb.BatchContext) want {
@@ -59,9 +60,8 @@ func TestCanaryPromote(t *testing.T) {
 	})
 	c := w.context()
 	w.mustMatch(c, want{pb.State_STATE_HOLDING, 0, 0, 0, 4, 4, 0})
-	if c.GetCanaryWorkload() == "" || c.GetStableRevision() == c.GetUpdateRevision() || c.GetPartition() != holdPartition || c.GetBatches() != 3 {
-		t.Errorf("after Initialize: %s", show(c))
-	}
+	assert.True(t, c.GetCanaryWorkload() != "" && c.GetStableRevision() != c.GetUpdateRevision() && c.GetPartition() == holdPartition && c.GetBatches() == 3,
+		"after Initialize: %s", show(c))
 	for batch, want := range []want{
 		{pb.State_STATE_READY, 1, 1, 1, 4, 5, 20},
 		{pb.State_STATE_READY, 2, 2, 2, 4, 6, 33},
@@ -73,9 +73,8 @@ func TestCanaryPromote(t *testing.T) {
 		})
 		w.awaitMatch(want)
 		c := w.context()
-		if c.GetCurrentBatch() != int32(batch) || c.CurrentBatch == nil || c.GetTarget() != quarters().GetBatches()[batch] {
-			t.Errorf("batch %d: %s", batch, show(c))
-		}
+		assert.True(t, c.GetCurrentBatch() == int32(batch) && c.CurrentBatch != nil && c.GetTarget() == quarters().GetBatches()[batch],
+			"batch %d: %s", batch, show(c))
 		if rows := c.GetGroups(); len(rows) != int(want.total) || slices.ContainsFunc(rows, func(g *pb.Group) bool { return !g.GetReady() || g.GetReadyPods() != 2 }) {
 			t.Errorf("batch %d: groups %v", batch, rows)
 		}
@@ -103,21 +102,16 @@ func TestCanaryPromote(t *testing.T) {
 		return r.GetAction(), err
 	})
 	w.edit(image("v1"))
-	if now := w.spec(); now != original {
-		t.Errorf("the spec is not restored\n was %s\n now %s", original, now)
-	}
-	if w.get().Annotations[recordAnnotation] != "" {
-		t.Error("the record is left")
-	}
+	now := w.spec()
+	assert.Equal(t, original, now, "the spec is not restored\n was %s\n now %s", original, now)
+	assert.Empty(t, w.get().Annotations[recordAnnotation], "the record is left")
 }
 
 // mustBeIdempotent makes a call twice: the first must report a write, the second must change nothing.
 func (w *workload) mustBeIdempotent(what string, call func() (pb.Action, error)) {
 	w.t.Helper()
 	action, err := call()
-	if err != nil || action != configured {
-		w.t.Fatalf("%s: %v, %v", what, action, err)
-	}
+	require.True(w.t, err == nil && action == configured, "%s: %v, %v", what, action, err)
 	w.mustChangeNothing(what+" again", call)
 }
 
@@ -129,12 +123,9 @@ func (w *workload) mustChangeNothing(what string, call func() (pb.Action, error)
 		return slices.DeleteFunc(w.ownWrites(), func(write string) bool { return strings.Contains(write, "controllerrevisions/") })
 	}
 	before := len(writes())
-	if action, err := call(); err != nil || action != unchanged {
-		w.t.Errorf("%s: %v, %v", what, action, err)
-	}
-	if more := writes()[before:]; len(more) > 0 {
-		w.t.Errorf("%s wrote: %v", what, more)
-	}
+	action, err := call()
+	assert.True(w.t, err == nil && action == unchanged, "%s: %v, %v", what, action, err)
+	assert.Empty(w.t, writes()[before:], "%s wrote", what)
 }
 
 // ownWrites returns the writes to the workload and to what its releases add; other subtests may share the namespace.
@@ -148,13 +139,11 @@ func (w *workload) release(id string, p *pb.ReleasePolicy) {
 	w.t.Helper()
 	w.initialize(id, p)
 	for b := range p.GetBatches() {
-		if c := w.upgrade(id, int32(b)).GetContext(); c.GetState() != pb.State_STATE_READY {
-			w.t.Fatalf("batch %d: %s", b, show(c))
-		}
+		c := w.upgrade(id, int32(b)).GetContext()
+		require.Equal(w.t, pb.State_STATE_READY, c.GetState(), "batch %d: %s", b, show(c))
 	}
-	if c := w.finalize(id, promote).GetContext(); c.GetState() != pb.State_STATE_COMPLETED {
-		w.t.Errorf("after the promotion: %s", show(c))
-	}
+	c := w.finalize(id, promote).GetContext()
+	assert.Equal(w.t, pb.State_STATE_COMPLETED, c.GetState(), "after the promotion: %s", show(c))
 	w.mustBeIdle()
 }
 
@@ -166,12 +155,9 @@ func TestCanaryNoReplicas(t *testing.T) {
 	w := newEnv(t).adopt(model("model", 0, 2))
 	w.edit(image("v2"))
 	r := w.initialize("r1", quarters())
-	if r.GetContext().GetState() != pb.State_STATE_NOTHING_TO_RELEASE || len(r.GetWarnings()) == 0 {
-		t.Errorf("Initialize: %v", r)
-	}
-	if c := w.upgrade("r1", 2).GetContext(); c.GetState() != pb.State_STATE_NOTHING_TO_RELEASE {
-		t.Errorf("UpgradeBatch: %s", show(c))
-	}
+	assert.True(t, r.GetContext().GetState() == pb.State_STATE_NOTHING_TO_RELEASE && len(r.GetWarnings()) != 0, "Initialize: %v", r)
+	c := w.upgrade("r1", 2).GetContext()
+	assert.Equal(t, pb.State_STATE_NOTHING_TO_RELEASE, c.GetState(), "UpgradeBatch: %s", show(c))
 	w.finalize("r1", promote)
 	w.mustBeIdle()
 	// Before that, new groups would get the former revision.
@@ -195,9 +181,8 @@ const maxWrites = 12
 func TestCanaryCost(t *testing.T) {
 	e := newEnv(t)
 	w := e.deploy(model("model", 4, 2))
-	if _, err := w.driver.Adopt(t.Context(), &pb.AdoptRequest{Workload: w.ref()}); err != nil {
-		t.Fatal(err)
-	}
+	_, err := w.driver.Adopt(t.Context(), &pb.AdoptRequest{Workload: w.ref()})
+	require.NoError(t, err)
 	revision := ""
 	policy := quarters()
 	policy.Batches = []string{"25%", "50%", "75%", "100%"}
@@ -224,12 +209,8 @@ func TestCanaryCost(t *testing.T) {
 				reads = append(reads, r.Verb+" "+r.RequestURI)
 			}
 		}
-		if len(writes) > maxWrites {
-			t.Errorf("release %d has %d writes, want at most %d: %q", i+1, len(writes), maxWrites, writes)
-		}
-		if i > 0 && len(reads) > 0 {
-			t.Errorf("release %d has %d reads: %q", i+1, len(reads), reads)
-		}
+		assert.LessOrEqual(t, len(writes), maxWrites, "release %d has %d writes, want at most %d: %q", i+1, len(writes), maxWrites, writes)
+		assert.False(t, i > 0 && len(reads) > 0, "release %d has %d reads: %q", i+1, len(reads), reads)
 		t.Logf("release %d: %d writes, %d reads", i+1, len(writes), len(reads))
 	}
 }

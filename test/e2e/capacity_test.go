@@ -8,7 +8,6 @@ package e2e
 import (
 	"context"
 	"fmt"
-	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -17,6 +16,9 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
@@ -69,9 +71,7 @@ func warning(r *pb.InitializeResponse, code string) string {
 func (w *workload) mustContain(text string, words ...string) {
 	w.t.Helper()
 	for _, word := range words {
-		if !strings.Contains(text, word) {
-			w.t.Errorf("%q does not contain %q", text, word)
-		}
+		assert.Contains(w.t, text, word)
 	}
 }
 
@@ -103,9 +103,7 @@ func (w *workload) evict(pod string) bool {
 	err := w.kube.PolicyV1().Evictions(w.namespace).Evict(w.t.Context(), &policyv1.Eviction{
 		ObjectMeta: metav1.ObjectMeta{Name: pod, Namespace: w.namespace},
 	})
-	if err != nil && !apierrors.IsTooManyRequests(err) {
-		w.t.Fatalf("evict %s: %v", pod, err)
-	}
+	require.False(w.t, err != nil && !apierrors.IsTooManyRequests(err), "evict %s: %v", pod, err)
 	return err == nil
 }
 
@@ -127,8 +125,7 @@ func TestCanaryBudgetCountsGroups(t *testing.T) {
 		}
 		return err
 	})
-	if first, second := w.evict("model-0-1"), w.evict("model-1-1"); !first || second {
-		t.Errorf("evictions of workers of two groups: %t, %t, want the first only", first, second)
-	}
+	first, second := w.evict("model-0-1"), w.evict("model-1-1")
+	assert.True(t, first && !second, "evictions of workers of two groups: %t, %t, want the first only", first, second)
 	w.finalize("r1", rollback)
 }

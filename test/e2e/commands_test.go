@@ -16,6 +16,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/await"
@@ -82,9 +83,7 @@ func TestCommands(t *testing.T) {
 			running := w.pausedRelease()
 			w.begin("promote", "model", "-m", "good enough").mustExit(0, "is complete")
 			running.mustExit(0, "is complete")
-			if c := w.awaitState(pb.State_STATE_COMPLETED); c.GetEndMessage() != "good enough" {
-				w.t.Errorf("the message is %q", c.GetEndMessage())
-			}
+			assert.Equal(w.t, "good enough", w.awaitState(pb.State_STATE_COMPLETED).GetEndMessage(), "the message")
 			w.mustRun("v2")
 		},
 		"abort": func(w *workload) {
@@ -103,9 +102,7 @@ func TestCommands(t *testing.T) {
 		},
 		"interrupt": func(w *workload) {
 			w.pausedRelease("--release-id", "r1").mustEnd(os.Interrupt, 130, "to resume:", "to promote:", "to abort:", "--release-id r1")
-			if c := w.awaitBatchReady(0); c.GetReleaseId() != "r1" {
-				w.t.Errorf("the release is now %q", c.GetReleaseId())
-			}
+			assert.Equal(w.t, "r1", w.awaitBatchReady(0).GetReleaseId(), "the release is now")
 			w.begin("release", "model", "--batches", "50%,100%", "--release-id", "r1").mustExit(0, "continuing release r1", "is complete")
 			w.mustRun("v2")
 		},
@@ -158,9 +155,7 @@ func TestCommands(t *testing.T) {
 			deadline := []string{"release", "model", "--batches", "50%,100%", "--progress-deadline", "2s", "--release-id", "r1"}
 			w.begin(deadline...).mustExit(3, "ProgressDeadlineExceeded", "to abort:")
 			w.begin(append(deadline, "--on-failure", "rollback")...).mustExit(4, "the release failed (ProgressDeadlineExceeded)")
-			if c := w.awaitState(pb.State_STATE_ROLLED_BACK); c.GetEndMessage() == "" {
-				w.t.Error("the context does not say why it was rolled back")
-			}
+			assert.NotEmpty(w.t, w.awaitState(pb.State_STATE_ROLLED_BACK).GetEndMessage(), "the context does not say why it was rolled back")
 			w.mustRun("v1")
 		},
 		"failure-then-other-batches": func(w *workload) {
@@ -182,9 +177,7 @@ func TestCommands(t *testing.T) {
 			w.mustPrint([]string{"nothing to release"}, "release", "model", "--release-id", "r2")
 			w.mustPrint([]string{"nothing to release"}, "release", "model", "--address", w.driver.Address())
 			w.begin("release", "model", "--release-id", "r1").mustExit(0, "is complete")
-			if c := w.awaitState(pb.State_STATE_COMPLETED); c.GetReleaseId() != "r1" {
-				w.t.Errorf("the release is now %q", c.GetReleaseId())
-			}
+			assert.Equal(w.t, "r1", w.awaitState(pb.State_STATE_COMPLETED).GetReleaseId(), "the release is now")
 		},
 		"disown": func(w *workload) {
 			running := w.pausedRelease()
@@ -258,19 +251,11 @@ func TestDebugRecord(t *testing.T) {
 	case <-t.Context().Done():
 		t.Fatal("`lockstep debug record` does not end with the release")
 	}
-	if code := cmd.ProcessState.ExitCode(); code != 0 {
-		t.Errorf("`lockstep debug record`: exit code %d", code)
-	}
+	assert.Zero(t, cmd.ProcessState.ExitCode(), "`lockstep debug record`: exit code")
 	for _, words := range []string{`"STATE_HOLDING"`, `"STATE_READY"`, `"STATE_COMPLETED"`} {
-		if !strings.Contains(read(), words) {
-			t.Errorf("the recording does not contain %s", words)
-		}
+		assert.Contains(t, read(), words, "the recording does not contain %s", words)
 	}
-	if strings.Contains(read(), "example.com/model:v2") {
-		t.Error("the recording contains the image: templates are not redacted")
-	}
+	assert.NotContains(t, read(), "example.com/model:v2", "the recording contains the image: templates are not redacted")
 	out, err := exec.CommandContext(t.Context(), path, "debug", "replay", recording.Name()).CombinedOutput()
-	if err != nil || !strings.Contains(string(out), "all as recorded") {
-		t.Errorf("%v: %s", err, out)
-	}
+	assert.True(t, err == nil && strings.Contains(string(out), "all as recorded"), "%v: %s", err, out)
 }

@@ -21,6 +21,7 @@ import (
 
 	"github.com/chromedp/chromedp"
 	"github.com/chromedp/chromedp/kb"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
@@ -52,24 +53,17 @@ func (e *env) dashboard(kubeconfig string, args ...string) string {
 			e.t.Errorf("the dashboard ended with %v:\n%s", err, errs.String())
 		}
 	})
-	if err != nil {
-		e.t.Fatalf("the dashboard printed no URL: %v", err)
-	}
+	require.NoError(e.t, err, "the dashboard printed no URL")
 	return strings.TrimSpace(url)
 }
 
 // mustBeInert fails if the page made an element or ran a script of what the cluster sent.
 func mustBeInert(t *testing.T, p *browser.Page) {
 	t.Helper()
-	if n := browser.Eval[int](p, "document.querySelectorAll('img, iframe, body script').length"); n != 0 {
-		t.Errorf("%d elements were injected", n)
-	}
-	if title := browser.Eval[string](p, "document.title"); !strings.Contains(title, "Lockstep") {
-		t.Errorf("an injected script ran: title %q", title)
-	}
-	if console := p.Console(); len(console) > 0 {
-		t.Errorf("console: %q", console)
-	}
+	n := browser.Eval[int](p, "document.querySelectorAll('img, iframe, body script').length")
+	assert.Zero(t, n, "%d elements were injected", n)
+	assert.Contains(t, browser.Eval[string](p, "document.title"), "Lockstep", "an injected script ran: title")
+	assert.Empty(t, p.Console(), "console")
 }
 
 // hostile is markup that runs a script where it becomes HTML. An image may have it, and so may a message.
@@ -93,13 +87,9 @@ func mustBeAccessible(t *testing.T, p *browser.Page, want ...string) {
 	t.Helper()
 	all := p.Accessible()
 	for _, w := range want {
-		if !slices.Contains(all, w) {
-			t.Errorf("a screen reader is not told %q of:\n%s", w, strings.Join(all, "\n"))
-		}
+		assert.True(t, slices.Contains(all, w), "a screen reader is not told %q of:\n%s", w, strings.Join(all, "\n"))
 	}
-	if slices.Contains(all, "image: ") {
-		t.Error("an image has no text")
-	}
+	assert.False(t, slices.Contains(all, "image: "), "an image has no text")
 }
 
 // A user with read-only permissions sees in a browser how a release breaks, recovers and is aborted, and how the next one completes.
@@ -122,14 +112,12 @@ func TestDashboard(t *testing.T) {
 	routed.ProgressDeadline = seconds(5)
 	routed.Traffic = &pb.TrafficPolicy{StableService: "vllm-http", Ingresses: []string{"vllm"}}
 	w.initialize("r1", routed)
-	if _, err := w.tryUpgrade("r1", 0, nil); err != nil {
-		t.Fatal(err)
-	}
+	_, err := w.tryUpgrade("r1", 0, nil)
+	require.NoError(t, err)
 	weigh := func(weight int32) {
 		t.Helper()
-		if _, err := w.driver.SetWeight(t.Context(), &pb.SetWeightRequest{Workload: w.ref(), ReleaseId: "r1", Weight: weight}); err != nil {
-			t.Fatal(err)
-		}
+		_, err := w.driver.SetWeight(t.Context(), &pb.SetWeightRequest{Workload: w.ref(), ReleaseId: "r1", Weight: weight})
+		require.NoError(t, err)
 	}
 	weigh(25)
 	p.AwaitText(e.namespace+"/vllm", "failed (ProgressDeadlineExceeded)", "1/3 (25%)", "0 of 1 groups ready", "0% of requests, 25% requested", "deadline passed",
@@ -155,9 +143,8 @@ func TestDashboard(t *testing.T) {
 	heal(0)
 	p.AwaitText("ready (BatchReady)", "25% of requests")
 	p.AwaitAttribute(".groups", "aria-label", "5 groups: 4 stable ready, 1 updated ready")
-	if _, err := w.tryUpgrade("r1", 1, nil); err != nil {
-		t.Fatal(err)
-	}
+	_, err = w.tryUpgrade("r1", 1, nil)
+	require.NoError(t, err)
 	weigh(50)
 	p.AwaitText("failed (ProgressDeadlineExceeded)", "2/3 (50%)")
 	p.AwaitAttribute(".group.B:not(.ready)", "title", "ImagePullBackOff")
@@ -167,9 +154,8 @@ func TestDashboard(t *testing.T) {
 	browser.Run(p, chromedp.KeyEvent(kb.Enter))
 	p.AwaitText("Second workload", canary, "ImagePullBackOff", "5 ready of 4 requested, 6 exist", "server=example.com/model:v2", "e2e/TestDashboard",
 		"Changes of the template, from revision 1 to 2", "image: example.com/model:v2", "canary 0: ready")
-	if focus := browser.Eval[string](p, "document.activeElement.textContent"); focus != e.namespace+"/vllm" {
-		t.Errorf("the focus is on %q", focus)
-	}
+	focus := browser.Eval[string](p, "document.activeElement.textContent")
+	assert.Equal(t, e.namespace+"/vllm", focus, "the focus is on %q", focus)
 	p.AwaitAttribute("#links a", "href", "https://example.com/?ns="+e.namespace+"&workload=vllm")
 	p.AwaitAttribute("#timeline svg", "aria-label", "Timeline of release r1: ", "batch 1/3 (25%) from ", "batch 2/3 (50%) from ", "6 groups: 4 stable ready, 1 updated")
 	mustGrow(t, p)
@@ -187,14 +173,11 @@ func TestDashboard(t *testing.T) {
 	p.Resize(1300, 900)
 	heal(1)
 	p.AwaitText("ready (BatchReady)", "2 of 2 groups ready")
-	if shown := browser.Eval[bool](p, "!document.getElementById('banner').hidden"); shown {
-		t.Error("the groups are ready, and something is wrong")
-	}
-	if _, err := w.driver.Finalize(t.Context(), &pb.FinalizeRequest{
+	assert.False(t, browser.Eval[bool](p, "!document.getElementById('banner').hidden"), "the groups are ready, and something is wrong")
+	_, err = w.driver.Finalize(t.Context(), &pb.FinalizeRequest{
 		Workload: w.ref(), ReleaseId: "r1", Intent: rollback, Message: hostile, Wait: long,
-	}); err != nil {
-		t.Fatal(err)
-	}
+	})
+	require.NoError(t, err)
 	p.AwaitText("rolled back (", "Why\n"+hostile, "rolled back by")
 	mustBeInert(t, p)
 
@@ -210,17 +193,15 @@ func TestDashboard(t *testing.T) {
 	w.finalize("r2", promote)
 	p.AwaitText("completed (")
 	p.AwaitAttribute(".groups", "aria-label", "4 groups: 4 updated ready")
-	if announced := browser.Eval[string](p, "document.getElementById('announcement').textContent"); announced != e.namespace+"/vllm: completed" {
-		t.Errorf("a screen reader is told %q", announced)
-	}
+	announced := browser.Eval[string](p, "document.getElementById('announcement').textContent")
+	assert.Equal(t, e.namespace+"/vllm: completed", announced, "a screen reader is told %q", announced)
 	mustBeInert(t, p)
 	past := browser.Open(t, url+"#/"+e.namespace+"/vllm?revision=2")
 	past.AwaitText("vllm, revision 2", "rolled back by", hostile, "Took", "from revision 1 to 2")
 	mustBeInert(t, past)
 	p.ColorScheme("dark")
-	if light := browser.Eval[bool](p, "getComputedStyle(document.querySelector('.group.B.ready')).color === 'rgb(255, 255, 255)'"); light {
-		t.Error("dark mode has the colours of light mode")
-	}
+	assert.False(t, browser.Eval[bool](p, "getComputedStyle(document.querySelector('.group.B.ready')).color === 'rgb(255, 255, 255)'"),
+		"dark mode has the colours of light mode")
 	w.mustBeIdle()
 
 	path := driver.Path(t)
@@ -228,9 +209,8 @@ func TestDashboard(t *testing.T) {
 	defer cancel()
 	out, err := exec.CommandContext(ctx, path, "dashboard", "-A", "--kubeconfig", viewer).CombinedOutput()
 	var exit *exec.ExitError
-	if !errors.As(err, &exit) || exit.ExitCode() != 1 || !strings.Contains(string(out), "[FORBIDDEN]") {
-		t.Errorf("all namespaces with the permissions of one: %v\n%s", err, out)
-	}
+	assert.True(t, errors.As(err, &exit) && exit.ExitCode() == 1 && strings.Contains(string(out), "[FORBIDDEN]"),
+		"all namespaces with the permissions of one: %v\n%s", err, out)
 }
 
 // The page reports that the driver is down, and continues once it has restarted.
@@ -249,9 +229,7 @@ func TestDashboardDriver(t *testing.T) {
 	e.driver.Restart()
 	w.upgrade("r1", 0)
 	p.AwaitText("ready (BatchReady)", "1/2 (50%)")
-	if hidden := browser.Eval[bool](p, "document.getElementById('problem').hidden"); !hidden {
-		t.Error("the driver has restarted, and is reported as lost")
-	}
+	assert.True(t, browser.Eval[bool](p, "document.getElementById('problem').hidden"), "the driver has restarted, and is reported as lost")
 	w.finalize("r1", rollback)
 	w.mustBeIdle()
 }

@@ -12,6 +12,7 @@ import (
 	"maps"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -42,9 +43,7 @@ func TestDisaggregatedPromotionAborted(t *testing.T) {
 			s.upgrade("r1", 0)
 			old, release := s.Leaders("v1"), s.retain("v1", "prefill")
 			update := s.promoteUntilRemoved("v1", "prefill")
-			if now := s.service()[disaggregated.RevisionLabelKey]; now != update {
-				t.Errorf("the Service selects revision %s, not %s", now, update)
-			}
+			assert.Equal(t, update, s.service()[disaggregated.RevisionLabelKey], "the Service selects revision")
 			s.eventually("the abort", func(ctx context.Context) error {
 				_, err := s.driver.Finalize(ctx, &pb.FinalizeRequest{Workload: s.ref(), ReleaseId: "r1", Intent: rollback})
 				return err
@@ -54,13 +53,10 @@ func TestDisaggregatedPromotionAborted(t *testing.T) {
 			s.Await("v1", 2, 2)
 			s.Await("v2", 0, 0)
 			for name, uid := range s.Leaders("v1") {
-				if style != pb.Style_STYLE_PARTITION && s.roleOf(name) == "decode" && old[name] != uid {
-					t.Errorf("%s was started again", name)
-				}
+				assert.False(t, style != pb.Style_STYLE_PARTITION && s.roleOf(name) == "decode" && old[name] != uid, "%s was started again", name)
 			}
-			if now := s.service(); !maps.Equal(now, user) {
-				t.Errorf("the Service selects %v, and before %v", now, user)
-			}
+			now := s.service()
+			assert.True(t, maps.Equal(now, user), "the Service selects %v, and before %v", now, user)
 		})
 	}
 }

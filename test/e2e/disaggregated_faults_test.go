@@ -13,6 +13,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -93,9 +94,8 @@ func releaseWithoutLWS(t *testing.T) {
 		s.Await(before, -1, -1)
 		s.Await(after, 2, 2)
 		groups.mu.Lock()
-		if n := len(groups.seen[after]); n != 4 {
-			t.Errorf("%s: %d groups of the update were started, want 4", style, n)
-		}
+		n := len(groups.seen[after])
+		assert.Equal(t, 4, n, "%s: %d groups of the update were started, want 4", style, n)
 		groups.mu.Unlock()
 	}
 }
@@ -113,9 +113,7 @@ func (s *roleSet) needsPolicies() {
 	s.awaitState(pb.State_STATE_UNMANAGED, "")
 	set, err := s.sets().Get(s.t.Context(), s.name, metav1.GetOptions{})
 	require.NoError(s.t, err)
-	if note := set.GetAnnotations()[recordAnnotation]; note != "" {
-		s.t.Errorf("it has the record %s", note)
-	}
+	assert.Empty(s.t, set.GetAnnotations()[recordAnnotation], "it has the record")
 }
 
 // killLWS kills LWS once something has happened after a request. Then it starts it again.
@@ -197,8 +195,6 @@ func (s *roleSet) runDisturbed(d *disturbed, style pb.Style, intent pb.FinalizeI
 	}
 	groups.mu.Lock()
 	defer groups.mu.Unlock()
-	if n := len(groups.seen["v2"]); n != started {
-		s.t.Errorf("%d groups of the update were started, want %d", n, started)
-	}
+	assert.Len(s.t, groups.seen["v2"], started, "groups of the update were started")
 	s.t.Logf("%d writes, %d faults", d.proxy.writes, d.proxy.faults)
 }

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -51,28 +52,17 @@ func TestDisaggregatedMarks(t *testing.T) {
 	}
 	for _, path := range []string{"1/metadata", "0" + template + "workerTemplate/metadata"} {
 		for _, field := range []string{"labels", "annotations"} {
-			if err := tenant.Refused(set(editor, path, field), e.namespace, "lockstep.dev/x"); err != nil {
-				t.Errorf("%s of %s: %v", field, path, err)
-			}
-			if err := set(operator, path, field); err != nil {
-				t.Errorf("an operator, %s of %s: %v", field, path, err)
-			}
+			assert.NoError(t, tenant.Refused(set(editor, path, field), e.namespace, "lockstep.dev/x"), "%s of %s", field, path)
+			assert.NoError(t, set(operator, path, field), "an operator, %s of %s", field, path)
 		}
 	}
 	leader := `{"metadata":{"labels":{"lockstep.dev/x":"y"}},"spec":{"containers":[{"name":"server","image":"example.com/model:v1"}]}}`
-	if err := tenant.Refused(patch(editor, dry, "add", "1"+template+"leaderTemplate", leader), e.namespace, "lockstep.dev/x"); err != nil {
-		t.Error(err)
-	}
+	assert.NoError(t, tenant.Refused(patch(editor, dry, "add", "1"+template+"leaderTemplate", leader), e.namespace, "lockstep.dev/x"))
 	third := `{"name":"encode","metadata":{"labels":{"lockstep.dev/x":"y"}},"spec":{"replicas":1,"leaderWorkerTemplate":{"workerTemplate":` + leader + `}}}`
-	if err := tenant.Refused(patch(editor, dry, "add", "-", third), e.namespace, "lockstep.dev/x, lockstep.dev/x"); err != nil {
-		t.Error(err)
-	}
+	assert.NoError(t, tenant.Refused(patch(editor, dry, "add", "-", third), e.namespace, "lockstep.dev/x, lockstep.dev/x"))
 
 	require.NoError(t, patch(operator, metav1.PatchOptions{}, "add", "1/metadata", `{"labels":{"lockstep.dev/x":"y"}}`))
-	if err := patch(editor, dry, "replace", "1"+template+"workerTemplate/spec/containers/0/image", `"example.com/model:v2"`); err != nil {
-		t.Errorf("an edit beside a mark: %v", err)
-	}
-	if err := tenant.Refused(patch(editor, dry, "replace", "1/metadata", "{}"), e.namespace, "lockstep.dev/x"); err != nil {
-		t.Errorf("a mark is removed: %v", err)
-	}
+	assert.NoError(t, patch(editor, dry, "replace", "1"+template+"workerTemplate/spec/containers/0/image", `"example.com/model:v2"`),
+		"an edit beside a mark")
+	assert.NoError(t, tenant.Refused(patch(editor, dry, "replace", "1/metadata", "{}"), e.namespace, "lockstep.dev/x"), "a mark is removed")
 }

@@ -15,6 +15,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -33,9 +34,8 @@ const sliceLabel = "disaggregatedset.x-k8s.io/slice"
 func (s *roleSet) setSlices(n int) {
 	s.t.Helper()
 	patch := fmt.Appendf(nil, `{"spec":{"slices":%d}}`, n)
-	if _, err := s.sets().Patch(s.t.Context(), s.name, types.MergePatchType, patch, metav1.PatchOptions{FieldManager: "kubectl"}); err != nil {
-		s.t.Fatal(err)
-	}
+	_, err := s.sets().Patch(s.t.Context(), s.name, types.MergePatchType, patch, metav1.PatchOptions{FieldManager: "kubectl"})
+	require.NoError(s.t, err)
 }
 
 // awaitSlices waits until the children with a tag have the groups of prefill and decode of each slice, all ready, and there are no others.
@@ -69,9 +69,7 @@ func (s *roleSet) keepsSlices(stable, update string) {
 	s.t.Helper()
 	before, errStable := s.Members(s.t.Context(), stable)
 	after, errUpdate := s.Members(s.t.Context(), update)
-	if errStable != nil || errUpdate != nil {
-		s.t.Fatal(errStable, errUpdate)
-	}
+	require.True(s.t, errStable == nil && errUpdate == nil, "%v %v", errStable, errUpdate)
 	for _, tt := range []struct {
 		child  *lws.LeaderWorkerSet
 		groups int
@@ -79,9 +77,7 @@ func (s *roleSet) keepsSlices(stable, update string) {
 		_, errScale := s.lws.LeaderworkersetV1().LeaderWorkerSets(s.namespace).Patch(s.t.Context(), tt.child.Name, types.MergePatchType,
 			fmt.Appendf(nil, `{"spec":{"replicas":%d}}`, tt.groups), metav1.PatchOptions{DryRun: []string{metav1.DryRunAll}}, "scale")
 		for _, err := range []error{s.dryScale(s.t.Context(), tt.child.Name, tt.groups), errScale} {
-			if err == nil || !strings.Contains(err.Error(), "Lockstep's hold") {
-				s.t.Errorf("%s is scaled to %d: %v", tt.child.Name, tt.groups, err)
-			}
+			assert.ErrorContains(s.t, err, "Lockstep's hold", "%s is scaled to %d", tt.child.Name, tt.groups)
 		}
 	}
 }
@@ -143,9 +139,7 @@ func TestDisaggregatedSlices(t *testing.T) {
 	s.awaitSlices("v3", [2]int32{2, 1}, [2]int32{2, 1}, [2]int32{2, 1})
 	now := s.Leaders("v3")
 	for name, uid := range updated {
-		if now[name] != uid {
-			t.Errorf("the group of %s was started again", name)
-		}
+		assert.Equal(t, uid, now[name], "the group of %s was started again", name)
 	}
 
 	s.shiftsSlices()
@@ -240,14 +234,10 @@ func TestDisaggregatedLegacySlices(t *testing.T) {
 	s.Await("v1", 3, 1)
 	kept, err := s.serviceUIDs(t.Context(), held.GetStableRevision())
 	require.NoError(t, err)
-	if !maps.Equal(kept, services) {
-		t.Errorf("LWS's Services were %v and are %v", services, kept)
-	}
+	assert.True(t, maps.Equal(kept, services), "LWS's Services were %v and are %v", services, kept)
 	now := s.Leaders("v1")
 	for name, uid := range stable {
-		if now[name] != uid {
-			t.Errorf("the group of %s was started again", name)
-		}
+		assert.Equal(t, uid, now[name], "the group of %s was started again", name)
 	}
 
 	s.setImage("v2")
@@ -279,9 +269,7 @@ func (s *roleSet) shiftsSlices() {
 	s.awaitSlices("v4", [2]int32{2, 1}, [2]int32{2, 1})
 	groups.mu.Lock()
 	defer groups.mu.Unlock()
-	if n := len(groups.seen["v4"]); n != 6 {
-		s.t.Errorf("%d groups of the update were started, want 6", n)
-	}
+	assert.Len(s.t, groups.seen["v4"], 6, "groups of the update were started")
 }
 
 // TestDisaggregatedRoles: a template that replaces a role in mid-release, or adds one, is refused in words. No group of either revision is
@@ -302,27 +290,22 @@ func TestDisaggregatedRoles(t *testing.T) {
 		s.edit(func(set *disaggregated.DisaggregatedSet) { set.Spec.Roles[1].Name = name })
 	}
 	rename("embed")
-	if c := s.awaitState(pb.State_STATE_FAILED, "TemplateUnsupported"); !strings.Contains(c.GetMessage(), "has the roles prefill, embed, and its groups have prefill, decode") {
-		t.Errorf("it is refused with %q", c.GetMessage())
-	}
+	assert.Contains(t, s.awaitState(pb.State_STATE_FAILED, "TemplateUnsupported").GetMessage(), "has the roles prefill, embed, and its groups have prefill, decode",
+		"it is refused with")
 	for _, tag := range []string{"v1", "v2"} {
 		found, err := s.Children(t.Context(), tag)
 		require.NoError(t, err)
 		_, errScale := s.lws.LeaderworkersetV1().LeaderWorkerSets(s.namespace).Patch(t.Context(), found["decode"].Name, types.MergePatchType,
 			[]byte(`{"spec":{"replicas":0}}`), metav1.PatchOptions{DryRun: []string{metav1.DryRunAll}}, "scale")
 		for _, err := range []error{s.dryScale(t.Context(), found["decode"].Name, 0), errScale} {
-			if err == nil || !strings.Contains(err.Error(), "Lockstep's hold") {
-				t.Errorf("decode of %s is scaled to 0: %v", tag, err)
-			}
+			assert.ErrorContains(t, err, "Lockstep's hold", "decode of %s is scaled to 0", tag)
 		}
 	}
 	rename("decode")
 	s.awaitState(pb.State_STATE_READY, "BatchReady")
 	for tag, before := range map[string]map[string]types.UID{"v1": stable, "v2": updated} {
 		for name, uid := range before {
-			if s.Leaders(tag)[name] != uid {
-				t.Errorf("the group of %s was started again", name)
-			}
+			assert.Equal(t, uid, s.Leaders(tag)[name], "the group of %s was started again", name)
 		}
 	}
 	s.upgrade("r", 1)
@@ -341,9 +324,7 @@ func TestDisaggregatedRoles(t *testing.T) {
 		Workload: s.ref(), ReleaseId: "next", Owner: "test", Policy: &pb.ReleasePolicy{Style: pb.Style_STYLE_CANARY, Batches: []string{"100%"}},
 	})
 	mustFail(t, err, pb.ErrorReason_ERROR_REASON_UNSUPPORTED, "has the roles prefill, decode, embed", "lockstep disown")
-	if err := s.Check(t.Context(), "v2", 2, 1); err != nil {
-		t.Error(err)
-	}
+	assert.NoError(t, s.Check(t.Context(), "v2", 2, 1))
 	s.disown(s.ref())
 	s.edit(func(set *disaggregated.DisaggregatedSet) {
 		metav1.SetMetaDataAnnotation(&set.ObjectMeta, "example.com/woken", "true")
@@ -361,7 +342,5 @@ func TestDisaggregatedRoles(t *testing.T) {
 func (s *roleSet) grpcurl(state string) {
 	s.t.Helper()
 	out, err := exec.CommandContext(s.t.Context(), "../../examples/grpcurl/release.sh", s.driver.Address(), s.namespace, "disaggregatedset/"+s.name).CombinedOutput()
-	if err != nil || !strings.Contains(string(out), state) {
-		s.t.Errorf("examples/grpcurl: %v, want %s in\n%s", err, state, out)
-	}
+	assert.True(s.t, err == nil && strings.Contains(string(out), state), "examples/grpcurl: %v, want %s in\n%s", err, state, out)
 }

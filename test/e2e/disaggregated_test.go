@@ -17,6 +17,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	autoscalingv2 "k8s.io/api/autoscaling/v2"
 	corev1 "k8s.io/api/core/v1"
@@ -261,13 +262,11 @@ func (s *roleSet) refuses() {
 	added := forged.DeepCopy()
 	added.Labels[disaggregated.RoleLabelKey] = "embed"
 	added.Name, added.Spec.Replicas = s.name+"-"+added.Labels[disaggregated.RevisionLabelKey]+"-embed", ptr.To[int32](0)
-	if _, err := sets.Create(ctx, added, metav1.CreateOptions{}); err != nil {
-		s.t.Fatal(err)
-	}
+	_, err = sets.Create(ctx, added, metav1.CreateOptions{})
+	require.NoError(s.t, err)
 	plain := model("plain", 0, 2, rolling("1", "0", 0))
-	if _, err := sets.Create(ctx, plain, metav1.CreateOptions{}); err != nil {
-		s.t.Fatal(err)
-	}
+	_, err = sets.Create(ctx, plain, metav1.CreateOptions{})
+	require.NoError(s.t, err)
 	dryPatch := func(name string, kind types.PatchType, patch string) error {
 		_, err := sets.Patch(ctx, name, kind, []byte(patch), metav1.PatchOptions{DryRun: []string{metav1.DryRunAll}})
 		return err
@@ -292,29 +291,22 @@ func (s *roleSet) refuses() {
 			fmt.Sprintf(`{"metadata":{"annotations":{%q:"rack"}}}`, lws.ExclusiveKeyAnnotationKey)),
 		"a stable child gets other names": dryPatch(stable["prefill"].Name, types.MergePatchType, `{"spec":{"networkConfig":{"subdomainPolicy":"UniquePerReplica"}}}`),
 	} {
-		if err == nil || !strings.Contains(err.Error(), "Lockstep's hold") {
-			s.t.Errorf("%s: %v", what, err)
-		}
+		assert.ErrorContains(s.t, err, "Lockstep's hold", what)
 	}
-	if err := errors.Join(dryPatch(plain.Name, types.MergePatchType, `{"metadata":{"labels":{"a":"b"}},"spec":{"replicas":1}}`),
+	assert.NoError(s.t, errors.Join(dryPatch(plain.Name, types.MergePatchType, `{"metadata":{"labels":{"a":"b"}},"spec":{"replicas":1}}`),
 		dryPatch(stable["prefill"].Name, types.MergePatchType, `{"metadata":{"annotations":{"a":"b"}}}`),
-		sets.Delete(ctx, waiting["prefill"].Name, dryRun), sets.Delete(ctx, added.Name, metav1.DeleteOptions{})); err != nil {
-		s.t.Error(err)
-	}
+		sets.Delete(ctx, waiting["prefill"].Name, dryRun), sets.Delete(ctx, added.Name, metav1.DeleteOptions{})))
 	for _, name := range []string{"generic-garbage-collector", "namespace-controller"} { // which delete it with the set, or with the namespace
 		config := s.cluster.RESTConfig()
 		config.Impersonate = rest.ImpersonationConfig{UserName: "system:serviceaccount:kube-system:" + name}
-		if err := lwsclient.NewForConfigOrDie(config).LeaderworkersetV1().LeaderWorkerSets(s.namespace).Delete(ctx, stable["decode"].Name, dryRun); err != nil {
-			s.t.Error(err)
-		}
+		assert.NoError(s.t, lwsclient.NewForConfigOrDie(config).LeaderworkersetV1().LeaderWorkerSets(s.namespace).Delete(ctx, stable["decode"].Name, dryRun))
 	}
 	for _, value := range []string{`"true"`, "null"} { // as a message asks for where a child is missing
 		patch := fmt.Appendf(nil, `{"metadata":{"annotations":{"lockstep.dev/deletable":%s}}}`, value)
 		_, err := sets.Patch(ctx, stable["decode"].Name, types.MergePatchType, patch, metav1.PatchOptions{})
 		require.NoError(s.t, err)
-		if err := sets.Delete(ctx, stable["decode"].Name, dryRun); (err == nil) != (value != "null") {
-			s.t.Errorf("a child whose deletion is confirmed by %s is deleted: %v", value, err)
-		}
+		err = sets.Delete(ctx, stable["decode"].Name, dryRun)
+		assert.Equal(s.t, value != "null", err == nil, "a child whose deletion is confirmed by %s is deleted: %v", value, err)
 	}
 }
 
@@ -396,9 +388,8 @@ func TestDisaggregatedReleased(t *testing.T) {
 	}
 	s.abortBy("aborted", "patch disaggregatedsets", "patch replicabounds", "patch leaderworkersets", "patch leaderworkersets", "patch replicabounds")
 	s.Await("v2", 0, 0)
-	if now := s.Leaders("v1"); !maps.Equal(now, stable) {
-		t.Errorf("the leaders of the stable revision were %v and are %v", stable, now)
-	}
+	now := s.Leaders("v1")
+	assert.True(t, maps.Equal(now, stable), "the leaders of the stable revision were %v and are %v", stable, now)
 	if c := s.awaitState(pb.State_STATE_ROLLED_BACK, ""); !strings.Contains(c.GetMessage(), "run `lockstep undo disaggregatedset/llm -n "+s.namespace+" --to-revision "+c.GetStableRevision()+"`") {
 		t.Errorf("the abort does not say how the template is withdrawn: %s", c.GetMessage())
 	}
@@ -409,16 +400,13 @@ func TestDisaggregatedReleased(t *testing.T) {
 		Style: pb.Style_STYLE_CANARY, Batches: []string{"50%", "100%"}, Traffic: &pb.TrafficPolicy{StableService: s.name + "-http", Ingresses: []string{s.name}},
 	}
 	forecast, err := s.driver.Plan(t.Context(), &pb.PlanRequest{Workload: s.ref(), Policy: policy})
-	if err != nil || len(forecast.GetBlockers()) > 0 {
-		t.Fatalf("plan: %v, %v", forecast.GetBlockers(), err)
-	}
+	require.True(t, err == nil && len(forecast.GetBlockers()) == 0, "plan: %v, %v", forecast.GetBlockers(), err)
 	s.beginWith("promoted", policy)
 	c := s.upgrade("promoted", 0)
 	s.Await("v2", 2, 1)
 	for what, roles := range map[string][]*pb.Role{"plan": forecast.GetSteps()[0].GetRoles(), "context": c.GetRoles()} {
-		if c.GetReplicas() != 2 || c.GetUpdatedReady() != 1 || roles[0].GetName() != "decode" || roles[0].GetUpdatedReady() != 1 || roles[1].GetUpdatedReady() != 2 {
-			t.Errorf("%s: %d of %d units are ready, roles %v", what, c.GetUpdatedReady(), c.GetReplicas(), roles)
-		}
+		assert.True(t, c.GetReplicas() == 2 && c.GetUpdatedReady() == 1 && roles[0].GetName() == "decode" && roles[0].GetUpdatedReady() == 1 && roles[1].GetUpdatedReady() == 2,
+			"%s: %d of %d units are ready, roles %v", what, c.GetUpdatedReady(), c.GetReplicas(), roles)
 	}
 	if now := s.service(); now[disaggregated.RoleLabelKey] != "decode" || now[disaggregated.RevisionLabelKey] != c.GetStableRevision() {
 		t.Errorf("the Service selects %v", now)
@@ -433,9 +421,8 @@ func TestDisaggregatedReleased(t *testing.T) {
 	}
 	s.Await("v1", -1, -1)
 	s.Await("v2", 4, 2)
-	if now := s.Leaders("v2"); len(now) != 6 || !maps.Equal(now, updated) {
-		t.Errorf("the leaders of the update revision were %v and are %v", updated, now)
-	}
+	now = s.Leaders("v2")
+	assert.True(t, len(now) == 6 && maps.Equal(now, updated), "the leaders of the update revision were %v and are %v", updated, now)
 	s.setImage("v3")
 	s.Await("v3", 0, 0)
 	s.Await("v2", 4, 2)
@@ -463,9 +450,7 @@ func (s *roleSet) abortBy(id string, want ...string) {
 			s.t.Logf("%s after %.1f s", writes[len(writes)-1], r.ReceivedAt.Sub(asked).Seconds())
 		}
 	}
-	if !slices.Equal(writes, want) {
-		s.t.Errorf("the abort took the writes %q, want %q", writes, want)
-	}
+	assert.True(s.t, slices.Equal(writes, want), "the abort took the writes %q, want %q", writes, want)
 }
 
 // pace sets how many groups of each role may be unavailable, and in addition, while they are replaced.
@@ -564,9 +549,8 @@ func TestDisaggregatedShifted(t *testing.T) {
 	s.begin("aborted", pb.Style_STYLE_PARTITION, "25%", "50%", "100%")
 	for batch, updated := range [][2]int32{{1, 1}, {2, 1}} {
 		c := s.upgrade("aborted", int32(batch))
-		if c.GetUpdatedReady() != updated[0] || c.GetRoles()[1].GetUpdatedReady() != updated[1] {
-			t.Errorf("batch %d: %d units ready, roles %v", batch, c.GetUpdatedReady(), c.GetRoles())
-		}
+		assert.True(t, c.GetUpdatedReady() == updated[0] && c.GetRoles()[1].GetUpdatedReady() == updated[1],
+			"batch %d: %d units ready, roles %v", batch, c.GetUpdatedReady(), c.GetRoles())
 		s.Await("v2", updated[0], updated[1])
 		s.Await("v1", 4-updated[0], 2-updated[1])
 	}
@@ -586,12 +570,9 @@ func TestDisaggregatedShifted(t *testing.T) {
 
 	groups.mu.Lock()
 	defer groups.mu.Unlock()
-	if want := map[string]int{"prefill": 4, "decode": 2}; !maps.Equal(groups.most, want) {
-		t.Errorf("at most %v groups existed, want %v", groups.most, want)
-	}
-	if n := len(groups.seen["v2"]); n != 3+6 {
-		t.Errorf("%d groups of the update were started, want 3 and 6", n)
-	}
+	want := map[string]int{"prefill": 4, "decode": 2}
+	assert.True(t, maps.Equal(groups.most, want), "at most %v groups existed, want %v", groups.most, want)
+	assert.Len(t, groups.seen["v2"], 3+6, "groups of the update were started, want 3 and 6")
 }
 
 // scaler returns the scaler of role prefill, as LWS created it.
@@ -648,9 +629,8 @@ func (s *roleSet) forgeScaler() {
 func (s *roleSet) scaleExternally(role int) {
 	s.t.Helper()
 	patch := fmt.Appendf(nil, `[{"op":"add","path":"/spec/roles/%d/scaling","value":{"mode":"External"}}]`, role)
-	if _, err := s.sets().Patch(s.t.Context(), s.name, types.JSONPatchType, patch, metav1.PatchOptions{FieldManager: "kubectl"}); err != nil {
-		s.t.Fatal(err)
-	}
+	_, err := s.sets().Patch(s.t.Context(), s.name, types.JSONPatchType, patch, metav1.PatchOptions{FieldManager: "kubectl"})
+	require.NoError(s.t, err)
 }
 
 // awaitHold waits until the HPA is kept from what hold names: "down", "all", or nothing, with its own settings and target.
@@ -788,12 +768,8 @@ func (s *roleSet) switchesScaling(before *autoscalingv2.HorizontalPodAutoscaler)
 	mustFail(s.t, err, pb.ErrorReason_ERROR_REASON_NOT_SYNCED, s.name+"-prefill has 8 groups")
 	s.scaleRole(5)
 	s.awaitState(pb.State_STATE_READY, "BatchReady")
-	if err := errors.Join(s.Check(ctx, "v2", 5, 2), s.Check(ctx, "v3", 3, 2)); err != nil {
-		s.t.Error(err)
-	}
-	if !maps.Equal(s.Leaders("v2"), stable) || !maps.Equal(s.Leaders("v3"), updated) {
-		s.t.Error("groups were started again")
-	}
+	assert.NoError(s.t, errors.Join(s.Check(ctx, "v2", 5, 2), s.Check(ctx, "v3", 3, 2)))
+	assert.True(s.t, maps.Equal(s.Leaders("v2"), stable) && maps.Equal(s.Leaders("v3"), updated), "groups were started again")
 	s.scaleRole(4)
 	s.finalize("switched", rollback)
 	s.Await("v3", 0, 0)
@@ -881,9 +857,7 @@ func TestDisaggregatedEmptied(t *testing.T) {
 		c := s.awaitState(pb.State_STATE_HOLDING, "ChildMissing")
 		named := "disaggregatedset/llm -n " + s.namespace
 		for _, command := range []string{"lockstep undo " + named + " --to-revision " + stable, "lockstep disown " + named} {
-			if !strings.Contains(c.GetMessage(), command) {
-				t.Errorf("%s does not name %s", c.GetMessage(), command)
-			}
+			assert.Contains(t, c.GetMessage(), command)
 		}
 		_, err := s.driver.Initialize(t.Context(), &pb.InitializeRequest{
 			Workload: s.ref(), ReleaseId: "r1", Owner: "test", Policy: &pb.ReleasePolicy{Style: pb.Style_STYLE_CANARY, Batches: []string{"100%"}},
@@ -899,9 +873,7 @@ func TestDisaggregatedEmptied(t *testing.T) {
 func (s *roleSet) undo(revision string) string {
 	s.t.Helper()
 	r, err := s.driver.Undo(s.t.Context(), &pb.UndoRequest{Workload: s.ref(), Revision: revision})
-	if err != nil || r.GetAction() != pb.Action_ACTION_CONFIGURED {
-		s.t.Fatalf("Undo to %q: %v, %v", revision, r, err)
-	}
+	require.True(s.t, err == nil && r.GetAction() == pb.Action_ACTION_CONFIGURED, "Undo to %q: %v, %v", revision, r, err)
 	return r.GetRevision()
 }
 
@@ -934,9 +906,8 @@ func TestDisaggregatedUndone(t *testing.T) {
 
 	s.scale(3, 2)
 	s.Await("v2", 3, 2)
-	if name := s.undo(""); name != history[1].GetName() {
-		t.Errorf("revision %s is restored, want %s", name, history[1].GetName())
-	}
+	name := s.undo("")
+	assert.Equal(t, history[1].GetName(), name, "revision %s is restored, want %s", name, history[1].GetName())
 	s.Await("v1", 0, 0)
 	s.Await("v2", 3, 2)
 	s.awaitHistory("2 v2 first COMPLETED stable", "1 v1 - current")
@@ -944,18 +915,15 @@ func TestDisaggregatedUndone(t *testing.T) {
 		t.Errorf("the template waits as revision %s: %s", c.GetTemplateRevision(), c.GetMessage())
 	}
 	for name, uid := range leaders {
-		if s.Leaders("v2")[name] != uid {
-			t.Errorf("the group of %s was started again", name)
-		}
+		assert.Equal(t, uid, s.Leaders("v2")[name], "the group of %s was started again", name)
 	}
 	s.begin("again", pb.Style_STYLE_BLUE_GREEN, "100%")
 	s.upgrade("again", 0)
 	s.finalize("again", promote)
 	s.Await("v2", -1, -1)
 	s.Await("v1", 3, 2)
-	if again := s.awaitHistory("3 v1 again COMPLETED stable current", "2 v2 first COMPLETED"); again[0].GetChangedBy() != "lockstep-undo" {
-		t.Errorf("the newest revision is %v", again[0])
-	}
+	again := s.awaitHistory("3 v1 again COMPLETED stable current", "2 v2 first COMPLETED")
+	assert.Equal(t, "lockstep-undo", again[0].GetChangedBy(), "the newest revision is %v", again[0])
 
 	s.disown(s.ref())
 	s.undo(history[0].GetName())
@@ -1009,13 +977,9 @@ func TestDisaggregatedRefused(t *testing.T) {
 		{errChild, `is controlled by DisaggregatedSet "llm"`},
 		{errName, "its kind belongs in workload.kind"},
 	} {
-		if refused.err == nil || !strings.Contains(refused.err.Error(), refused.want) {
-			t.Errorf("want %q, got %v", refused.want, refused.err)
-		}
+		assert.ErrorContains(t, refused.err, refused.want, "want %q, got %v", refused.want, refused.err)
 	}
-	if err := errors.Join(s.Check(t.Context(), "v2", 0, 0), s.Check(t.Context(), "v1", 2, 1)); err != nil {
-		t.Error(err)
-	}
+	assert.NoError(t, errors.Join(s.Check(t.Context(), "v2", 0, 0), s.Check(t.Context(), "v1", 2, 1)))
 }
 
 // TestDisaggregatedForeign: what another client deletes or forges is restored or refused. A set that is deleted in mid-release takes everything
@@ -1048,9 +1012,8 @@ func TestDisaggregatedForeign(t *testing.T) {
 		return nil
 	})
 	s.awaitState(pb.State_STATE_READY, "BatchReady")
-	if now := s.Leaders("v2"); !maps.Equal(now, updated) {
-		t.Errorf("the leaders of the update were %v and are %v", updated, now)
-	}
+	now := s.Leaders("v2")
+	assert.True(t, maps.Equal(now, updated), "the leaders of the update were %v and are %v", updated, now)
 
 	s.edit(func(set *disaggregated.DisaggregatedSet) {
 		set.Labels = map[string]string{"example.com/edited": "true"}
@@ -1082,15 +1045,12 @@ func (s *roleSet) leavesNamesakes() {
 	other.create(2, 1)
 	other.Await("v1", 2, 1)
 	plain := model(s.name+"-1-20260101-prefill", 2, 1, rolling("1", "0", 0)) // as LWS v0.9.0 names a child of llm-1, and v0.10.0 one of llm
-	if _, err := sets.Create(ctx, plain, metav1.CreateOptions{}); err != nil {
-		s.t.Fatal(err)
-	}
+	_, err := sets.Create(ctx, plain, metav1.CreateOptions{})
+	require.NoError(s.t, err)
 	other.adopt()
 	own, errOwn := s.Children(ctx, "v1")
 	others, errOthers := other.Children(ctx, "v1")
-	if errOwn != nil || errOthers != nil {
-		s.t.Fatal(errOwn, errOthers)
-	}
+	require.True(s.t, errOwn == nil && errOthers == nil, "%v %v", errOwn, errOthers)
 	scale := func(child string, groups int) error {
 		_, err := s.dynamic.Resource(setsResource).Namespace(s.namespace).Patch(ctx, child, types.MergePatchType,
 			fmt.Appendf(nil, `{"spec":{"replicas":%d}}`, groups), metav1.PatchOptions{DryRun: []string{metav1.DryRunAll}}, "scale")
@@ -1100,9 +1060,8 @@ func (s *roleSet) leavesNamesakes() {
 		return errors.Join(scale(plain.Name, 0), scale(plain.Name, 3), scale(others["prefill"].Name, 3), scale(own["prefill"].Name, 3))
 	})
 	for set, child := range map[string]string{s.name: own["prefill"].Name, other.name: others["prefill"].Name} {
-		if err := scale(child, 1); err == nil || !strings.Contains(err.Error(), "DisaggregatedSet "+set+" is under Lockstep's hold: "+child+" has at least 2") {
-			s.t.Errorf("%s is scaled below its minimum: %v", child, err)
-		}
+		assert.ErrorContains(s.t, scale(child, 1), "DisaggregatedSet "+set+" is under Lockstep's hold: "+child+" has at least 2",
+			"%s is scaled below its minimum", child)
 	}
 	require.NoError(s.t, errors.Join(sets.Delete(ctx, plain.Name, metav1.DeleteOptions{}), s.sets().Delete(ctx, other.name, metav1.DeleteOptions{})))
 	other.awaitNoBounds()
@@ -1125,13 +1084,10 @@ func (s *roleSet) refusesForeignBounds() {
 		"created": editor.Create(boundsResource, forged), "lowered": editor.Patch(boundsResource, s.name, lower),
 		"deleted": editor.Resource(boundsResource).Namespace(s.namespace).Delete(s.t.Context(), s.name, metav1.DeleteOptions{DryRun: []string{metav1.DryRunAll}}),
 	} {
-		if !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), "may not write ReplicaBounds: requires the verb drive") {
-			s.t.Errorf("bounds are %s by an editor: %v", what, err)
-		}
+		assert.True(s.t, apierrors.IsForbidden(err) && strings.Contains(err.Error(), "may not write ReplicaBounds: requires the verb drive"),
+			"bounds are %s by an editor: %v", what, err)
 	}
-	if err := operator.Patch(boundsResource, s.name, lower); err != nil {
-		s.t.Errorf("an operator: %v", err)
-	}
+	assert.NoError(s.t, operator.Patch(boundsResource, s.name, lower), "an operator")
 }
 
 // awaitNoBounds waits until the set has no bounds.

@@ -23,6 +23,9 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 	"github.com/lockstep-rollouts/lockstep/test/audit"
 	"github.com/lockstep-rollouts/lockstep/test/driver"
@@ -251,9 +254,8 @@ func TestForgedRecords(t *testing.T) {
 		} else if i < len(attacks) && f.Phase == "Progressing" {
 			t.Errorf("%s: not refused: %s", f, show(last))
 		}
-		if diff := differences(before, e.tenantObjects(own)); diff != "" {
-			t.Fatalf("%s: %s\n%s", f, diff, show(last))
-		}
+		diff := differences(before, e.tenantObjects(own))
+		require.Empty(t, diff, "%s: %s\n%s", f, diff, show(last))
 		for _, write := range e.writesToTenants(from, own) {
 			t.Errorf("%s: %s", f, write)
 		}
@@ -262,12 +264,9 @@ func TestForgedRecords(t *testing.T) {
 		}
 	}
 	t.Logf("%d of %d forged records are refused with RecordInvalid, the others have no effect on other tenants", invalid, len(forgeries))
-	if invalid < len(attacks)/2 {
-		t.Errorf("only %d records are refused", invalid)
-	}
-	if c := e.existing("victim").context(); c.GetState() != pb.State_STATE_READY || c.GetTrafficWeight() != 50 {
-		t.Errorf("the release of another workload: %s", show(c))
-	}
+	assert.GreaterOrEqual(t, invalid, len(attacks)/2, "only %d records are refused", invalid)
+	c := e.existing("victim").context()
+	assert.True(t, c.GetState() == pb.State_STATE_READY && c.GetTrafficWeight() == 50, "the release of another workload: %s", show(c))
 }
 
 // victim is a workload in mid-release, with half of its requests at the canary. Its Service selects by a label of its own.

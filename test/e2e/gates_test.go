@@ -14,6 +14,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -71,9 +72,7 @@ func (m *measured) release(flags ...string) (text string, documents []view.Docum
 	text, code = m.lockstep(m.toDriver(args...)...)
 	for line := range strings.Lines(text) {
 		var d view.Document
-		if err := json.Unmarshal([]byte(line), &d); err != nil {
-			m.t.Fatalf("%v\n%s", err, line)
-		}
+		require.NoError(m.t, json.Unmarshal([]byte(line), &d), line)
 		documents = append(documents, d)
 	}
 	return text, documents, code
@@ -108,34 +107,26 @@ func TestGates(t *testing.T) {
 	m := newMeasured(t)
 	m.metrics.Slow.Store(true)
 	recorded, documents, code := m.release("--release-id", "slow")
-	if code != 4 {
-		t.Fatalf("exit code %d\n%s", code, recorded)
-	}
+	require.Equal(t, 4, code, "exit code %d\n%s", code, recorded)
 	slow := gates(documents, "vllm-ttft")
-	if len(slow) != 1 || slow[0].Verdict != gate.Failed || slow[0].Value == nil || *slow[0].Value < 2 || *slow[0].Value > 4 || slow[0].FailedCount != 2 {
-		t.Errorf("the gate of a canary that is three times as slow: %+v", slow)
-	}
+	assert.False(t, len(slow) != 1 || slow[0].Verdict != gate.Failed || slow[0].Value == nil || *slow[0].Value < 2 || *slow[0].Value > 4 || slow[0].FailedCount != 2,
+		"the gate of a canary that is three times as slow: %+v", slow)
 	const why = "gate vllm-ttft failed: 2 of "
-	if last := documents[len(documents)-1]; last.Outcome != "rolled-back" || !strings.Contains(last.Message, why) {
-		t.Errorf("the last document: %+v", last)
-	}
-	if c := m.awaitState(pb.State_STATE_ROLLED_BACK); !strings.HasPrefix(c.GetEndMessage(), why) {
-		t.Errorf("the context says %q", c.GetEndMessage())
-	}
+	last := documents[len(documents)-1]
+	assert.True(t, last.Outcome == "rolled-back" && strings.Contains(last.Message, why), "the last document: %+v", last)
+	c := m.awaitState(pb.State_STATE_ROLLED_BACK)
+	assert.True(t, strings.HasPrefix(c.GetEndMessage(), why), "the context says %q", c.GetEndMessage())
 	history, _ := m.lockstep(m.toDriver("history", "model")...)
 	m.mustContain(history, "rolled back", why)
 	m.eventually("an event with the reason", func(ctx context.Context) error { return m.hasEvent(ctx, "model", why) })
 
 	m.metrics.Slow.Store(false)
 	recorded, documents, code = m.release("--release-id", "good")
-	if code != 0 {
-		t.Fatalf("exit code %d\n%s", code, recorded)
-	}
+	require.Zero(t, code, "exit code %d\n%s", code, recorded)
 	for _, name := range []string{"vllm-ttft", "vllm-itl", "errors"} {
 		passed := gates(documents, name)
-		if len(passed) != 2 || passed[0].Verdict != gate.Passed || passed[1].Verdict != gate.Passed {
-			t.Errorf("gate %s of two batches: %+v", name, passed)
-		}
+		assert.True(t, len(passed) == 2 && passed[0].Verdict == gate.Passed && passed[1].Verdict == gate.Passed,
+			"gate %s of two batches: %+v", name, passed)
 	}
 	m.mustBeIdle()
 }
@@ -162,16 +153,12 @@ func TestGatesPause(t *testing.T) {
 	m := newMeasured(t)
 	m.metrics.Failing.Store(true)
 	out, _, code := m.release("--release-id", "r1", "--on-gate-failure", "pause")
-	if code != 3 {
-		t.Fatalf("exit code %d\n%s", code, out)
-	}
-	if c := m.awaitState(pb.State_STATE_READY); c.GetCurrentBatch() != 0 || c.GetEndMessage() != "" {
-		t.Errorf("batch %d, %q", c.GetCurrentBatch(), c.GetEndMessage())
-	}
+	require.Equal(t, 3, code, "exit code %d\n%s", code, out)
+	c := m.awaitState(pb.State_STATE_READY)
+	assert.True(t, c.GetCurrentBatch() == 0 && c.GetEndMessage() == "", "batch %d, %q", c.GetCurrentBatch(), c.GetEndMessage())
 	m.metrics.Failing.Store(false)
-	if out, _, code = m.release("--release-id", "r1", "--on-gate-failure", "pause"); code != 0 {
-		t.Fatalf("exit code %d\n%s", code, out)
-	}
+	out, _, code = m.release("--release-id", "r1", "--on-gate-failure", "pause")
+	require.Zero(t, code, "exit code %d\n%s", code, out)
 	m.awaitState(pb.State_STATE_COMPLETED)
 }
 
@@ -187,19 +174,15 @@ func TestGatesWithoutAnswer(t *testing.T) {
 	for _, g := range gate.Templates() {
 		g, err := gate.Template(g.Name)
 		require.NoError(t, err)
-		if taken := server.Measure(t.Context(), g, gate.Subject{Namespace: "a", UpdateRevision: "b", StableRevision: "c"}); taken.Err != nil {
-			t.Errorf("Prometheus refuses the query of %s: %v", g.Name, taken.Err)
-		}
+		assert.NoError(t, server.Measure(t.Context(), g, gate.Subject{Namespace: "a", UpdateRevision: "b", StableRevision: "c"}).Err,
+			"Prometheus refuses the query of %s", g.Name)
 	}
 	text := files.Read(t, m.policy)
 	files.Write(t, m.policy, []byte(strings.ReplaceAll(string(text), "vllm:request_success_total", "vllm:no_such_metric")))
 	out, documents, code := m.release("--release-id", "r1")
-	if code != 4 {
-		t.Fatalf("without data: exit code %d\n%s", code, out)
-	}
-	if got := gates(documents, "errors"); len(got) != 1 || got[0].Value != nil || !strings.Contains(got[0].Message, "no data") {
-		t.Errorf("without data: %+v", got)
-	}
+	require.Equal(t, 4, code, "without data: exit code %d\n%s", code, out)
+	got := gates(documents, "errors")
+	assert.True(t, len(got) == 1 && got[0].Value == nil && strings.Contains(got[0].Message, "no data"), "without data: %+v", got)
 	// The gates pass, but for the third, which has no answer any more.
 	files.Write(t, m.policy, []byte(strings.ReplaceAll(string(text), "count: 5", "count: 10000")))
 	ended := make(chan int, 1)
@@ -215,13 +198,11 @@ func TestGatesWithoutAnswer(t *testing.T) {
 	if code := <-ended; code != 3 || !strings.Contains(out, "Prometheus has not answered for 3s") {
 		t.Fatalf("Prometheus ended: exit code %d\n%s", code, out)
 	}
-	if c := m.awaitState(pb.State_STATE_READY); c.GetReleaseId() != "r2" || c.GetEndMessage() != "" {
-		t.Errorf("release %s, %q", c.GetReleaseId(), c.GetEndMessage())
-	}
+	c := m.awaitState(pb.State_STATE_READY)
+	assert.True(t, c.GetReleaseId() == "r2" && c.GetEndMessage() == "", "release %s, %q", c.GetReleaseId(), c.GetEndMessage())
 	before := m.ownWrites()
-	if out, _, code = m.release("--release-id", "r2"); code != 1 {
-		t.Errorf("without Prometheus: exit code %d\n%s", code, out)
-	}
+	out, _, code = m.release("--release-id", "r2")
+	assert.Equal(t, 1, code, "without Prometheus: exit code %d\n%s", code, out)
 	if after := m.ownWrites(); len(after) != len(before) {
 		t.Errorf("without Prometheus the driver wrote %q", after[len(before):])
 	}

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -59,9 +60,8 @@ func (w *workload) successor() *workload {
 func (w *workload) mustBeHandedOver() *workload {
 	w.t.Helper()
 	s := w.successor()
-	if _, err := w.lws.LeaderworkersetV1().LeaderWorkerSets(w.namespace).Get(w.t.Context(), w.name, metav1.GetOptions{}); !apierrors.IsNotFound(err) {
-		w.t.Errorf("%s still exists (%v)", w.name, err)
-	}
+	_, err := w.lws.LeaderworkersetV1().LeaderWorkerSets(w.namespace).Get(w.t.Context(), w.name, metav1.GetOptions{})
+	assert.True(w.t, apierrors.IsNotFound(err), "%s still exists (%v)", w.name, err)
 	s.mustBeIdle()
 	w.eventually("nothing is left of "+w.name, w.leftovers)
 	o := s.get()
@@ -74,9 +74,7 @@ func (w *workload) mustBeHandedOver() *workload {
 		w.t.Errorf("left on %s: owners %v, annotations %v", s.name, o.OwnerReferences, o.Annotations)
 	}
 	for name, p := range s.stablePods() {
-		if p.Labels[servingLabel] != "" {
-			w.t.Errorf("pod %s still has label %s", name, servingLabel)
-		}
+		assert.Empty(w.t, p.Labels[servingLabel], "pod %s still has label %s", name, servingLabel)
 	}
 	return s
 }
@@ -92,12 +90,9 @@ func (w *workload) service() *corev1.Service {
 func (w *workload) mustServe(name string) {
 	w.t.Helper()
 	s := w.service()
-	if got := s.Spec.Selector[lws.SetNameLabelKey]; got != name || len(s.Spec.Selector) != 2 {
-		w.t.Errorf("the Service selects %v, not %s", s.Spec.Selector, name)
-	}
-	if note := s.Annotations["lockstep.dev/isolation"]; note != "" {
-		w.t.Errorf("the Service still has the isolation's annotation: %s", note)
-	}
+	assert.True(w.t, s.Spec.Selector[lws.SetNameLabelKey] == name && len(s.Spec.Selector) == 2,
+		"the Service selects %v, not %s", s.Spec.Selector, name)
+	assert.Empty(w.t, s.Annotations["lockstep.dev/isolation"], "the Service still has the isolation's annotation")
 	for what, err := range map[string]error{
 		"canary Service": func() error {
 			_, err := w.kube.CoreV1().Services(w.namespace).Get(w.t.Context(), s.Name+"-canary", metav1.GetOptions{})
@@ -108,9 +103,7 @@ func (w *workload) mustServe(name string) {
 			return err
 		}(),
 	} {
-		if !apierrors.IsNotFound(err) {
-			w.t.Errorf("the %s is left (%v)", what, err)
-		}
+		assert.True(w.t, apierrors.IsNotFound(err), "the %s is left (%v)", what, err)
 	}
 }
 
@@ -132,19 +125,15 @@ func TestHandover(t *testing.T) {
 	w.upgrade("r1", 1)
 	groups := w.podsOf(green)
 	c := w.finalize("r1", promote).GetContext()
-	if c.GetState() != pb.State_STATE_COMPLETED || c.GetReplicas() != 3 || c.GetUpdatedReady() != 3 || c.GetTotal() != 3 || c.GetWorkload().GetName() != green {
-		t.Errorf("promoted: %s", show(c))
-	}
+	assert.True(t, c.GetState() == pb.State_STATE_COMPLETED && c.GetReplicas() == 3 && c.GetUpdatedReady() == 3 && c.GetTotal() == 3 && c.GetWorkload().GetName() == green,
+		"promoted: %s", show(c))
 	s := w.mustBeHandedOver()
-	if s.name != green {
-		t.Errorf("%s serves, not %s", s.name, green)
-	}
+	assert.Equal(t, green, s.name, "%s serves, not %s", s.name, green)
 	s.sameGroups(groups)
 	w.mustServe(green)
 	h := w.hpa()
-	if h.Spec.ScaleTargetRef.Name != green || h.Annotations[heldAnnotation] != "" || asJSON(h.Spec.Behavior) != asJSON(before.Spec.Behavior) {
-		t.Errorf("the autoscaler is %v %s", h.Annotations, asJSON(h.Spec))
-	}
+	assert.True(t, h.Spec.ScaleTargetRef.Name == green && h.Annotations[heldAnnotation] == "" && asJSON(h.Spec.Behavior) == asJSON(before.Spec.Behavior),
+		"the autoscaler is %v %s", h.Annotations, asJSON(h.Spec))
 	w.mustHaveHistory("2 v2 r1 COMPLETED stable current", "1 v1 -")
 	s.mustHaveHistory("2 v2 r1 COMPLETED stable current", "1 v1 -")
 	w.mustChangeNothing("Finalize", func() (pb.Action, error) {
@@ -161,20 +150,15 @@ func TestHandover(t *testing.T) {
 	w.undo("", configured)
 	w.initialize("r2", handover(w.withTraffic(policy("100%")), 0))
 	third := w.upgrade("r2", 0).GetContext().GetCanaryWorkload()
-	if len(third) > len(green) || third == green {
-		t.Errorf("the names are model, %s and %s", green, third)
-	}
+	assert.True(t, len(third) <= len(green) && third != green, "the names are model, %s and %s", green, third)
 	w.driver.Kill()
 	w.driver.Restart()
 	w.finalize("r2", promote)
-	if s = w.mustBeHandedOver(); s.name != third {
-		t.Errorf("%s serves, not %s", s.name, third)
-	}
+	s = w.mustBeHandedOver()
+	assert.Equal(t, third, s.name, "%s serves, not %s", s.name, third)
 	s.mustRun("v1")
 	w.mustServe(third)
-	if to := w.hpa().Spec.ScaleTargetRef.Name; to != third {
-		t.Errorf("the autoscaler scales %s", to)
-	}
+	assert.Equal(t, third, w.hpa().Spec.ScaleTargetRef.Name, "the autoscaler scales")
 	w.mustHaveHistory("3 v1 r2 COMPLETED stable current", "2 v2 r1 COMPLETED")
 
 	// Other styles work as before, and Disown leaves nothing.
@@ -232,10 +216,8 @@ func TestHandoverRolledBack(t *testing.T) {
 			w.initialize("r1", handover(w.withTraffic(policy("100%")), -1))
 			w.startFinalize("r1", promote)
 			c := w.await("the groups are on standby", func(c *pb.BatchContext) bool { return c.GetReason() == "WaitingForScaleDownDelay" })
-			if c.GetState() != pb.State_STATE_PROMOTING || c.GetTrafficWeight() != 100 || c.GetTrafficBasis() != pb.TrafficBasis_TRAFFIC_BASIS_ROUTED ||
-				c.GetStableReady() != 2 || c.GetUpdatedReady() != 2 {
-				t.Errorf("on standby: %s", show(c))
-			}
+			assert.True(t, c.GetState() == pb.State_STATE_PROMOTING && c.GetTrafficWeight() == 100 && c.GetTrafficBasis() == pb.TrafficBasis_TRAFFIC_BASIS_ROUTED && c.GetStableReady() == 2 && c.GetUpdatedReady() == 2,
+				"on standby: %s", show(c))
 			w.mustHoldAutoscaler()
 			w.sameGroups(groups)
 			test.back(w)
@@ -301,7 +283,6 @@ func TestHandoverScaledObject(t *testing.T) {
 	s := w.mustBeHandedOver()
 	w.awaitPaused("", false)
 	object := suite.GetObject(t.Context(), t, w.scaledObjects(), w.name)
-	if to, _, _ := unstructured.NestedString(object.Object, "spec", "scaleTargetRef", "name"); to != s.name {
-		t.Errorf("it scales %q, not %s", to, s.name)
-	}
+	to, _, _ := unstructured.NestedString(object.Object, "spec", "scaleTargetRef", "name")
+	assert.Equal(t, s.name, to, "it scales %q, not %s", to, s.name)
 }

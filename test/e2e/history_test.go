@@ -14,6 +14,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	appsv1 "k8s.io/api/apps/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -61,9 +62,8 @@ func TestHistoryUndo(t *testing.T) {
 	w.eventually("LWS keeps one revision only", func(ctx context.Context) error {
 		return w.counts(ctx, lws.SetNameLabelKey+"="+w.name, 1) // without those of the StatefulSet, which have that label, too
 	})
-	if _, err := w.driver.Adopt(t.Context(), &pb.AdoptRequest{Workload: w.ref()}); err != nil {
-		t.Fatal(err)
-	}
+	_, err = w.driver.Adopt(t.Context(), &pb.AdoptRequest{Workload: w.ref()})
+	require.NoError(t, err)
 	e.driver.Kill()
 	e.driver.Restart()
 	history := w.mustHaveHistory("4 v4 r4 COMPLETED stable current", "3 v3 r3 ROLLED_BACK", "2 v2 r2 COMPLETED", "1 v1 -")
@@ -74,16 +74,14 @@ func TestHistoryUndo(t *testing.T) {
 	}
 
 	// Without a revision: the newest one that served, not one that was rolled back.
-	if name := w.undo("", configured); name != history[2].GetName() {
-		t.Errorf("revision %s is restored, want number 2: %v", name, history)
-	}
+	name := w.undo("", configured)
+	assert.Equal(t, history[2].GetName(), name, "revision %s is restored, want number 2: %v", name, history)
 	w.awaitHistory("4 v4 r4 COMPLETED stable", "3 v3 r3 ROLLED_BACK", "2 v2 r2 COMPLETED current", "1 v1 -")
 	w.mustRun("v4")
 	w.undo(history[2].GetName(), unchanged)
 	w.undo(history[3].GetName(), configured)
-	if now := w.template(); now != first {
-		t.Errorf("the template is not restored\n was %s\n now %s", first, now)
-	}
+	now := w.template()
+	assert.Equal(t, first, now, "the template is not restored\n was %s\n now %s", first, now)
 	w.awaitHistory("4 v4 r4 COMPLETED stable", "3 v3 r3 ROLLED_BACK", "2 v2 r2 COMPLETED", "1 v1 - current")
 	before := w.stablePods()
 	w.initialize("r5", quarters())
@@ -93,9 +91,7 @@ func TestHistoryUndo(t *testing.T) {
 	w.mustRun("v1")
 	w.mustBeIdle()
 	again := w.mustHaveHistory("5 v1 r5 COMPLETED stable current", "4 v4 r4 COMPLETED", "3 v3 r3 ROLLED_BACK", "2 v2 r2 COMPLETED")
-	if again[0].GetName() != history[3].GetName() || again[0].GetChangedBy() != "lockstep-undo" {
-		t.Errorf("the newest revision is %v", again[0])
-	}
+	assert.True(t, again[0].GetName() == history[3].GetName() && again[0].GetChangedBy() == "lockstep-undo", "the newest revision is %v", again[0])
 	_, err = w.driver.Undo(t.Context(), &pb.UndoRequest{Workload: w.ref(), Revision: "none"})
 	mustFail(t, err, pb.ErrorReason_ERROR_REASON_REFERENCE_NOT_FOUND, "none", "4 ("+history[0].GetName()+")")
 
@@ -148,10 +144,8 @@ func TestHistoryForbidden(t *testing.T) {
 	w.edit(image("v2"))
 	w.release("r2", policy("100%"))
 	r, err := w.driver.ListRevisions(t.Context(), &pb.ListRevisionsRequest{Workload: w.ref()})
-	if err != nil || len(r.GetWarnings()) != 1 || r.GetWarnings()[0].GetCode() != "HistoryNotWritten" ||
-		!strings.Contains(r.GetWarnings()[0].GetMessage(), "create") {
-		t.Errorf("history %v, %v", r, err)
-	}
+	assert.True(t, err == nil && len(r.GetWarnings()) == 1 && r.GetWarnings()[0].GetCode() == "HistoryNotWritten" && strings.Contains(r.GetWarnings()[0].GetMessage(), "create"),
+		"history %v, %v", r, err)
 }
 
 // mustPrint runs a command, which must succeed and print all words.
@@ -171,9 +165,7 @@ func (e *env) mustPrint(words []string, args ...string) string {
 	}
 	plain := strings.Join(strings.Fields(string(out)), " ")
 	for _, word := range words {
-		if !strings.Contains(plain, strings.Join(strings.Fields(word), " ")) {
-			e.t.Errorf("lockstep %v does not print %q:\n%s", args, word, out)
-		}
+		assert.Contains(e.t, plain, strings.Join(strings.Fields(word), " "), "lockstep %v does not print %q:\n%s", args, word, out)
 	}
 	return string(out)
 }
@@ -182,9 +174,7 @@ func (e *env) mustPrint(words []string, args ...string) string {
 func (w *workload) undo(revision string, action pb.Action) string {
 	w.t.Helper()
 	r, err := w.driver.Undo(w.t.Context(), &pb.UndoRequest{Workload: w.ref(), Revision: revision})
-	if err != nil || r.GetAction() != action {
-		w.t.Fatalf("Undo to %q: %v, %v", revision, r, err)
-	}
+	require.True(w.t, err == nil && r.GetAction() == action, "Undo to %q: %v, %v", revision, r, err)
 	w.await("LWS has recorded the template", func(c *pb.BatchContext) bool { return c.GetTemplateRevision() == r.GetRevision() })
 	return r.GetRevision()
 }

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -88,24 +89,21 @@ func TestKueue(t *testing.T) {
 			_, err := w.lws.LeaderworkersetV1().LeaderWorkerSets(w.namespace).Update(t.Context(), object, metav1.UpdateOptions{})
 			return err
 		})
-		if err == nil || !strings.Contains(err.Error(), field) || !strings.Contains(err.Error(), "immutable") {
-			t.Errorf("Kueue's answer to other %s: %v", field, err)
-		}
+		assert.True(t, err != nil && strings.Contains(err.Error(), field) && strings.Contains(err.Error(), "immutable"),
+			"Kueue's answer to other %s: %v", field, err)
 	}
 
 	w.edit(image("v2"))
 	w.initialize("r1", policy("50%", "100%"))
 	w.upgrade("r1", 0)
-	if _, err := w.tryUpgrade("r1", 1, nil); err != nil {
-		t.Fatal(err)
-	}
+	_, err = w.tryUpgrade("r1", 1, nil)
+	require.NoError(t, err)
 	gated := func(c *pb.BatchContext) bool {
 		return slices.ContainsFunc(c.GetGroups(), func(g *pb.Group) bool { return g.GetReason() == "SchedulingGated" })
 	}
 	waits := w.await("the second group waits for quota", func(c *pb.BatchContext) bool { return c.GetUpdated() == 2 && gated(c) })
-	if text := waits.GetMessage(); !strings.Contains(text, "1 of 2 groups ready") || !strings.Contains(text, "scheduling gates") {
-		t.Errorf("the message is %q", text)
-	}
+	text := waits.GetMessage()
+	assert.True(t, strings.Contains(text, "1 of 2 groups ready") && strings.Contains(text, "scheduling gates"), "the message is %q", text)
 	quota(8)
 	w.awaitState(pb.State_STATE_READY)
 	w.finalize("r1", promote)
@@ -115,9 +113,8 @@ func TestKueue(t *testing.T) {
 	quota(4)
 	w.edit(image("v3"))
 	w.initialize("r2", policy("50%"))
-	if _, err := w.tryUpgrade("r2", 0, nil); err != nil {
-		t.Fatal(err)
-	}
+	_, err = w.tryUpgrade("r2", 0, nil)
+	require.NoError(t, err)
 	w.await("the canary waits for quota", gated)
 	before := w.stablePods()
 	w.finalize("r2", rollback)

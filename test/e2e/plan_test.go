@@ -11,6 +11,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 	"github.com/lockstep-rollouts/lockstep/test/cluster"
 )
@@ -40,17 +43,14 @@ func TestPlan(t *testing.T) {
 			if took := r.GetStartup().AsDuration(); took < time.Second || took > time.Since(begun)+time.Second || r.GetStartupGroups() != 4 {
 				t.Errorf("start-up %s of %d groups, want at least 2s of 4", took, r.GetStartupGroups())
 			}
-			if len(r.GetSteps()) != 4 || len(r.GetBlockers()) > 0 {
-				t.Fatalf("steps %v, blockers %v", r.GetSteps(), r.GetBlockers())
-			}
+			require.True(t, len(r.GetSteps()) == 4 && len(r.GetBlockers()) == 0, "steps %v, blockers %v", r.GetSteps(), r.GetBlockers())
 			w.initialize("r1", policy)
 			for batch, step := range r.GetSteps()[:3] {
 				w.upgrade("r1", int32(batch))
 				w.mustMatchStep(step, w.awaitState(pb.State_STATE_READY))
 			}
-			if codes := warningCodes(w.plan(policy).GetBlockers()); !slices.Contains(codes, "ReleaseInProgress") {
-				t.Errorf("blockers in mid-release: %v", codes)
-			}
+			codes := warningCodes(w.plan(policy).GetBlockers())
+			assert.True(t, slices.Contains(codes, "ReleaseInProgress"), "blockers in mid-release: %v", codes)
 			w.finalize("r1", promote)
 			w.mustMatchStep(r.GetSteps()[3], w.awaitState(pb.State_STATE_COMPLETED))
 			mustPlanGPUs(t, name, r)
@@ -63,9 +63,8 @@ func mustPlanGPUs(t *testing.T, style string, r *pb.PlanResponse) {
 	t.Helper()
 	want := map[string][]string{"canary": {"4", "8", "16", "24"}, "partition": {"2", "4", "8", "8"}}[style]
 	for i, step := range r.GetSteps() {
-		if got := step.GetExtraResources()["nvidia.com/gpu"]; got != want[i] {
-			t.Errorf("%s: %s extra GPUs, want %s", step.GetName(), got, want[i])
-		}
+		got := step.GetExtraResources()["nvidia.com/gpu"]
+		assert.Equal(t, want[i], got, "%s: %s extra GPUs, want %s", step.GetName(), got, want[i])
 	}
 }
 
@@ -73,9 +72,7 @@ func mustPlanGPUs(t *testing.T, style string, r *pb.PlanResponse) {
 func (w *workload) plan(policy *pb.ReleasePolicy) *pb.PlanResponse {
 	w.t.Helper()
 	r, err := w.driver.Plan(w.t.Context(), &pb.PlanRequest{Workload: w.ref(), Policy: policy})
-	if err != nil {
-		w.t.Fatalf("Plan: %v", err)
-	}
+	require.NoError(w.t, err, "Plan")
 	return r
 }
 
@@ -90,8 +87,6 @@ func warningCodes(warnings []*pb.Warning) []string {
 // mustMatchStep fails unless the context has the groups of the planned step.
 func (w *workload) mustMatchStep(step *pb.PlanStep, c *pb.BatchContext) {
 	w.t.Helper()
-	if c.GetStableReady() != step.GetStableGroups() || c.GetUpdatedReady() != step.GetCanaryGroups() || c.GetTotal() != step.GetReadyGroups() {
-		w.t.Errorf("%s: stable %d, updated %d of %d groups; planned %d, %d of %d", step.GetName(),
-			c.GetStableReady(), c.GetUpdatedReady(), c.GetTotal(), step.GetStableGroups(), step.GetCanaryGroups(), step.GetReadyGroups())
-	}
+	assert.True(w.t, c.GetStableReady() == step.GetStableGroups() && c.GetUpdatedReady() == step.GetCanaryGroups() && c.GetTotal() == step.GetReadyGroups(),
+		"%s: stable %d, updated %d of %d groups; planned %d, %d of %d", step.GetName(), c.GetStableReady(), c.GetUpdatedReady(), c.GetTotal(), step.GetStableGroups(), step.GetCanaryGroups(), step.GetReadyGroups())
 }

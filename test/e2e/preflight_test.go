@@ -15,6 +15,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	autoscalingv2 "k8s.io/api/autoscaling/v2"
 	corev1 "k8s.io/api/core/v1"
@@ -95,9 +96,7 @@ func (w *workload) preflight(request *pb.PreflightRequest) (r *pb.PreflightRespo
 	w.t.Helper()
 	request.Workload = w.ref()
 	r, err := w.driver.Preflight(w.t.Context(), request)
-	if err != nil {
-		w.t.Fatalf("Preflight: %v", err)
-	}
+	require.NoError(w.t, err, "Preflight")
 	found, subjects := []string{}, []string{}
 	for _, f := range r.GetFindings() {
 		found = append(found, f.GetRule())
@@ -130,9 +129,8 @@ func TestPreflight(t *testing.T) {
 	if first := r.GetFindings()[0]; first.GetRule() != "AllUnavailable" || first.GetObject().GetName() != "model" || !strings.HasSuffix(first.GetField(), ".maxUnavailable") {
 		t.Errorf("first finding: %v", first)
 	}
-	if after := w.writes(); !slices.Equal(before, after) {
-		t.Errorf("preflight wrote: %v, before %v", after, before)
-	}
+	after := w.writes()
+	assert.True(t, slices.Equal(before, after), "preflight wrote: %v, before %v", after, before)
 	w.mustReportFindings(policy("25%", "50%"))
 	w.preflightCommand()
 
@@ -154,15 +152,13 @@ func (w *workload) mustReportFindings(p *pb.ReleasePolicy) {
 		rules = append(rules, f.GetRule())
 	}
 	slices.Sort(rules)
-	if got := strings.Join(rules, " "); got != "AllUnavailable LeadersNotSpread PreStopMissing ReadinessProbeMissing ServiceSelectsWorkers" {
-		w.t.Errorf("the plan finds %s", got)
-	}
+	assert.Equal(w.t, "AllUnavailable LeadersNotSpread PreStopMissing ReadinessProbeMissing ServiceSelectsWorkers", strings.Join(rules, " "),
+		"the plan finds")
 	begun := w.initialize("r1", p)
 	codes := warningCodes(begun.GetWarnings())
 	slices.Sort(codes)
-	if got := strings.Join(codes, " "); got != "AllUnavailable AutoscalerHeld BudgetBlocksEviction ExtraCapacity PreStopMissing QuotaExceeded ReadinessProbeMissing ServiceSelectsWorkers" {
-		w.t.Errorf("Initialize warns of %s", got)
-	}
+	assert.Equal(w.t, "AllUnavailable AutoscalerHeld BudgetBlocksEviction ExtraCapacity PreStopMissing QuotaExceeded ReadinessProbeMissing ServiceSelectsWorkers", strings.Join(codes, " "),
+		"Initialize warns of")
 	w.mustContain(warning(begun, "ServiceSelectsWorkers"), "4 of the 8 pods", "worker-index")
 	w.finalize("r1", rollback)
 }
@@ -172,9 +168,7 @@ func (w *workload) preflightCommand() {
 	w.t.Helper()
 	for failOn, want := range map[string]int{"error": 5, "never": 0} {
 		out, code := w.lockstep(w.toDriver("preflight", "model", "--batches", "50%", "--fail-on", failOn)...)
-		if code != want {
-			w.t.Errorf("--fail-on %s: exit code %d, want %d\n%s", failOn, code, want, out)
-		}
+		assert.Equal(w.t, want, code, "--fail-on %s: exit code %d, want %d\n%s", failOn, code, want, out)
 		w.mustContain(out, "[AllUnavailable]", "LeaderWorkerSet "+w.namespace+"/model, spec.", "(needs nodes)")
 	}
 	out, _ := w.lockstep(w.toDriver("preflight", "model", "-o", "json", "--fail-on", "never")...)
@@ -194,9 +188,8 @@ func (w *workload) lockstep(args ...string) (stdout string, code int) {
 	cmd := exec.CommandContext(w.t.Context(), binary, args...)
 	cmd.Stdout, cmd.Stderr = &out, &stderr
 	if err := cmd.Run(); err != nil {
-		if _, ended := errors.AsType[*exec.ExitError](err); !ended {
-			w.t.Fatal(err)
-		}
+		_, ended := errors.AsType[*exec.ExitError](err)
+		require.True(w.t, ended, err)
 	}
 	if stderr.Len() > 0 {
 		w.t.Logf("lockstep %s: %s", args[0], &stderr)
@@ -267,12 +260,10 @@ func (e *env) preflightKubeconfig() string {
 // bind binds a role to an account of this namespace.
 func (e *env) bind(kind, account, of, role string) {
 	e.t.Helper()
-	if err := e.cluster.Apply(e.t.Context(), e.namespace, fmt.Appendf(nil, `apiVersion: rbac.authorization.k8s.io/v1
+	require.NoError(e.t, e.cluster.Apply(e.t.Context(), e.namespace, fmt.Appendf(nil, `apiVersion: rbac.authorization.k8s.io/v1
 kind: %s
 metadata: {name: %s}
 roleRef: {apiGroup: rbac.authorization.k8s.io, kind: %s, name: %s}
 subjects: [{kind: ServiceAccount, namespace: %s, name: %s}]
-`, kind, e.namespace+"-"+role, of, role, e.namespace, account)); err != nil {
-		e.t.Fatal(err)
-	}
+`, kind, e.namespace+"-"+role, of, role, e.namespace, account)))
 }

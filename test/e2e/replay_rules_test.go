@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -97,9 +98,8 @@ func mustViolate(t *testing.T, violated rule, history []runtime.Object) {
 		name, _, _ := strings.Cut(v, ": ")
 		found[name] = true
 	}
-	if violated == "" && len(found) > 0 || violated != "" && (len(found) != 1 || !found[string(violated)]) {
-		t.Errorf("want a violation of %q, got %q", violated, r.violations)
-	}
+	assert.False(t, violated == "" && len(found) > 0 || violated != "" && (len(found) != 1 || !found[string(violated)]),
+		"want a violation of %q, got %q", violated, r.violations)
 }
 
 // inRelease returns a workload with 2 groups of one pod and maxUnavailable 1, in a release.

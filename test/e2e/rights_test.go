@@ -13,6 +13,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -94,9 +95,8 @@ func TestRightsInAuditLog(t *testing.T) {
 	}
 	for role, rights := range claims {
 		for right := range rights {
-			if !used[right] && optional[role] == "" && notRequested[right.String()] == "" {
-				t.Errorf("%s has the right to %s, which no course used", role, right)
-			}
+			assert.False(t, !used[right] && optional[role] == "" && notRequested[right.String()] == "",
+				"%s has the right to %s, which no course used", role, right)
 		}
 	}
 	t.Logf("%d rights used: %v", len(used), slices.SortedFunc(maps.Keys(used), func(a, b audit.Right) int {
@@ -181,9 +181,8 @@ func TestDeploymentsAreRestricted(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 			continue
 		}
-		if len(created.Spec.Volumes) != len(pod.Spec.Volumes) {
-			t.Errorf("%s: the API server added a volume to %d: %v", name, len(pod.Spec.Volumes), created.Spec.Volumes)
-		}
+		assert.Len(t, created.Spec.Volumes, len(pod.Spec.Volumes),
+			"%s: the API server added a volume to %d: %v", name, len(pod.Spec.Volumes), created.Spec.Volumes)
 		pod.Spec.SecurityContext.SeccompProfile = nil
 		if _, err := create(); !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), "seccompProfile") {
 			t.Errorf("%s without a seccomp profile: %v", name, err)

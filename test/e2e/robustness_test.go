@@ -21,6 +21,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -176,9 +177,7 @@ func setting[T any](t *testing.T, name string, otherwise T, parse func(string) (
 		return otherwise
 	}
 	value, err := parse(text)
-	if err != nil {
-		t.Fatalf("%s: %v", name, err)
-	}
+	require.NoError(t, err, name)
 	return value
 }
 
@@ -192,9 +191,7 @@ func (c randomCourse) keep(t *testing.T, name string) {
 	if err == nil {
 		err = os.WriteFile(filepath.Join(keptCourses, name), append(raw, '\n'), 0o600)
 	}
-	if err != nil {
-		t.Error(err)
-	}
+	assert.NoError(t, err)
 	t.Logf("the course is kept in test/e2e/%s/%s", keptCourses, name)
 }
 
@@ -312,9 +309,7 @@ func (c randomCourse) run(t *testing.T, on *cluster.Cluster) {
 	e.driver.Begin()
 	p.open()
 	at := slices.IndexFunc(allStyles, func(s style) bool { return s.name == c.Style })
-	if at < 0 {
-		t.Fatalf("no style %q", c.Style)
-	}
+	require.GreaterOrEqual(t, at, 0, "no style %q", c.Style)
 	// When a release starts over in mid-promotion, groups are at two revisions, and the policy restores the hold before the driver decides it.
 	// What LWS rolls is judged even so.
 	for _, r := range []rule{ruleStableUntouched, ruleBatch, ruleHold} {
@@ -340,9 +335,7 @@ func (c randomCourse) run(t *testing.T, on *cluster.Cluster) {
 	}
 	for _, s := range c.Steps {
 		i := slices.IndexFunc(courseSteps, func(k kindOfStep) bool { return k.do == s.Do })
-		if i < 0 {
-			t.Fatalf("no step %q", s.Do)
-		}
+		require.GreaterOrEqual(t, i, 0, "no step %q", s.Do)
 		t.Logf("%s %s %d", time.Now().Format("15:04:05.000"), s.Do, s.N)
 		courseSteps[i].run(r, s.N)
 		r.revive()
@@ -363,16 +356,14 @@ func (c *courseRun) end() {
 	c.of.mustEnd(c.tag())
 	if c.behavior != "" {
 		c.w.awaitAutoscalerRestored()
-		if now := c.autoscalerBehavior(); now != c.behavior {
-			c.w.t.Errorf("the HPA has %s, and %s before", now, c.behavior)
-		}
+		now := c.autoscalerBehavior()
+		assert.Equal(c.w.t, c.behavior, now, "the HPA has %s, and %s before", now, c.behavior)
 	}
 	if c.selector == nil {
 		return
 	}
-	if now := c.w.service().Spec.Selector; !maps.Equal(now, c.selector) {
-		c.w.t.Errorf("the Service selects %v, and %v before", now, c.selector)
-	}
+	now := c.w.service().Spec.Selector
+	assert.True(c.w.t, maps.Equal(now, c.selector), "the Service selects %v, and %v before", now, c.selector)
 	ingresses, err := c.w.kube.NetworkingV1().Ingresses(c.w.namespace).List(c.w.t.Context(), metav1.ListOptions{})
 	if err != nil || len(ingresses.Items) != 1 {
 		c.w.t.Errorf("%d Ingresses are left (%v)", len(ingresses.Items), err)
@@ -640,9 +631,7 @@ func (c *courseRun) revive() {
 func (c *courseRun) judge() {
 	c.w.t.Helper()
 	if r, err := within(c, c.context); err == nil {
-		if err := c.requests.judge(request{r.GetReleaseId(), r.GetIntent()}, r.GetUpdateRevision()); err != nil {
-			c.w.t.Errorf("%v: %s", err, show(r))
-		}
+		assert.NoError(c.w.t, c.requests.judge(request{r.GetReleaseId(), r.GetIntent()}, r.GetUpdateRevision()), show(r))
 	}
 }
 
@@ -721,8 +710,7 @@ func TestRequestsAreJudged(t *testing.T) {
 		{request{id: "r2"}, "a", false},      // refused
 		{request{}, "", false},
 	} {
-		if err := r.judge(test.inForce, test.revision); (err == nil) != test.ok {
-			t.Errorf("%v of %s: %v", test.inForce, test.revision, err)
-		}
+		err := r.judge(test.inForce, test.revision)
+		assert.Equal(t, test.ok, err == nil, "%v of %s: %v", test.inForce, test.revision, err)
 	}
 }

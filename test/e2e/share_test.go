@@ -11,6 +11,9 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 	"github.com/lockstep-rollouts/lockstep/test/cluster"
 )
@@ -69,9 +72,8 @@ func TestShareFollowsCapacity(t *testing.T) {
 			w.await("the share is in force again", func(c *pb.BatchContext) bool {
 				return c.GetTrafficWeight() == tc.weight && c.GetState() == pb.State_STATE_READY
 			})
-			if v := w.verifyWeight(tc.weight); !v.GetVerified() {
-				t.Errorf("VerifyWeight(%d) with all groups: %v", tc.weight, v)
-			}
+			v := w.verifyWeight(tc.weight)
+			assert.True(t, v.GetVerified(), "VerifyWeight(%d) with all groups: %v", tc.weight, v)
 			w.patchPods(set, unready, lost...)
 			w.await("the share falls again", func(c *pb.BatchContext) bool { return c.GetTrafficWeight() == tc.left })
 			w.finalize("r1", rollback)
@@ -92,9 +94,7 @@ func notIn(s style) int32 {
 func (w *workload) setWeight(weight int32) {
 	w.t.Helper()
 	r, err := w.driver.SetWeight(w.t.Context(), &pb.SetWeightRequest{Workload: w.ref(), ReleaseId: "r1", Weight: weight, Wait: long})
-	if err != nil || !r.GetVerified() {
-		w.t.Fatalf("SetWeight(%d): %v, %v", weight, r, err)
-	}
+	require.True(w.t, err == nil && r.GetVerified(), "SetWeight(%d): %v, %v", weight, r, err)
 }
 
 // verifyWeight calls VerifyWeight.

@@ -16,6 +16,8 @@ import (
 	"k8s.io/utils/ptr"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
+	"github.com/stretchr/testify/assert"
+
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 	"github.com/lockstep-rollouts/lockstep/test/cluster"
 )
@@ -106,12 +108,10 @@ func TestStylesTemplateChanges(t *testing.T) {
 			w.mustRun("v1")
 			same()
 			w.mustBeIdle()
-			if r := w.finalize("r1", rollback); r.GetAction() != unchanged {
-				t.Errorf("Finalize(ROLLBACK) after the rollback: %v", r.GetAction())
-			}
-			if c := w.initialize("r2", s.policy(quarters())).GetContext(); c.GetState() != pb.State_STATE_NOTHING_TO_RELEASE {
-				t.Errorf("a release of the stable template: %s", show(c))
-			}
+			r := w.finalize("r1", rollback)
+			assert.Equal(t, unchanged, r.GetAction(), "Finalize(ROLLBACK) after the rollback: %v", r.GetAction())
+			c := w.initialize("r2", s.policy(quarters())).GetContext()
+			assert.Equal(t, pb.State_STATE_NOTHING_TO_RELEASE, c.GetState(), "a release of the stable template: %s", show(c))
 			w.mustBeIdle()
 		})
 		t.Run("old-in-mid-batch", func(t *testing.T) {
@@ -229,9 +229,8 @@ func TestStylesRollbackOfUnreadyGroups(t *testing.T) {
 				pods := w.stablePods()
 				leader, restarted := pods["model-3"]
 				restarted = restarted && leader.UID != unready["model-3"].UID
-				if restarted && pods["model-3-1"].UID == unready["model-3-1"].UID {
-					t.Error("group 3 has a new leader, and a worker of the former one")
-				}
+				assert.False(t, restarted && pods["model-3-1"].UID == unready["model-3-1"].UID,
+					"group 3 has a new leader, and a worker of the former one")
 				return restarted
 			})
 		}
@@ -263,13 +262,11 @@ func TestStylesReadiness(t *testing.T) {
 			start := time.Now()
 			w.startBatch("r1", 0)
 			c := w.awaitState(pb.State_STATE_VERIFYING, pb.State_STATE_READY)
-			if c.GetState() != pb.State_STATE_VERIFYING || c.GetReason() != "WaitingForMinReady" || c.GetUpdatedReady() != 0 {
-				t.Errorf("before minReady: %s", show(c))
-			}
+			assert.True(t, c.GetState() == pb.State_STATE_VERIFYING && c.GetReason() == "WaitingForMinReady" && c.GetUpdatedReady() == 0,
+				"before minReady: %s", show(c))
 			// A pod's transition time has whole seconds.
-			if w.upgrade("r1", 0); time.Since(start) < 4*time.Second {
-				t.Errorf("ready after %s", time.Since(start))
-			}
+			w.upgrade("r1", 0)
+			assert.GreaterOrEqual(t, time.Since(start), 4*time.Second, "ready after")
 			w.upgrade("r1", 1)
 			w.finalize("r1", rollback)
 			w.mustRun("v1")
@@ -289,9 +286,8 @@ func TestStylesReadiness(t *testing.T) {
 				if c := w.await("the group is updated", func(c *pb.BatchContext) bool { return c.GetUpdated() > int32(ready) }); !s.inPlace() {
 					set = c.GetCanaryWorkload()
 				}
-				if c := w.context(); c.GetState() != pb.State_STATE_UPGRADING {
-					t.Errorf("with %d of 4 ready: %s", ready, show(c))
-				}
+				c := w.context()
+				assert.Equal(t, pb.State_STATE_UPGRADING, c.GetState(), "with %d of 4 ready: %s", ready, show(c))
 				// LWS may recreate the group once, with new pods.
 				w.await("the group is ready", func(c *pb.BatchContext) bool {
 					if c.GetUpdatedReady() > int32(ready) {
@@ -303,9 +299,8 @@ func TestStylesReadiness(t *testing.T) {
 			}
 			c := w.awaitState(pb.State_STATE_READY)
 			// In place LWS may not have updated the last group yet.
-			if c.GetFailureThreshold() != 1 || !s.inPlace() && !strings.Contains(c.GetMessage(), "group 0") {
-				t.Errorf("with 3 of 4 ready: %s", show(c))
-			}
+			assert.False(t, c.GetFailureThreshold() != 1 || !s.inPlace() && !strings.Contains(c.GetMessage(), "group 0"),
+				"with 3 of 4 ready: %s", show(c))
 			w.finalize("r1", rollback)
 			w.mustRun("v1")
 			w.mustBeIdle()
@@ -337,10 +332,8 @@ func TestStylesScaling(t *testing.T) {
 				return c.GetReplicas() == step.replicas && c.GetState() == pb.State_STATE_READY && c.GetTotal() == total &&
 					len(w.stablePods()) == int(2*step.replicas)
 			})
-			if c.GetPlanned() != step.planned || c.GetUpdatedReady() < step.planned || c.GetUpdatedReady() > step.most ||
-				!s.inPlace() && c.GetUpdatedReady() != step.planned {
-				t.Errorf("at %d groups: %s", step.replicas, show(c))
-			}
+			assert.False(t, c.GetPlanned() != step.planned || c.GetUpdatedReady() < step.planned || c.GetUpdatedReady() > step.most ||
+				!s.inPlace() && c.GetUpdatedReady() != step.planned, "at %d groups: %s", step.replicas, show(c))
 			if !s.inPlace() {
 				w.mustRun("v1") // new groups are at the stable revision
 			}
@@ -412,8 +405,6 @@ func TestStylesManifestApplied(t *testing.T) {
 		w.mustRun("v2")
 		w.mustBeIdle()
 		w.disown(w.ref())
-		if got := w.get().Spec.RolloutStrategy.RollingUpdateConfiguration; asJSON(got) != asJSON(applied) {
-			t.Errorf("Disown restored %s", asJSON(got))
-		}
+		assert.Equal(t, asJSON(applied), asJSON(w.get().Spec.RolloutStrategy.RollingUpdateConfiguration), "Disown restored")
 	})
 }

@@ -14,6 +14,9 @@ import (
 
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/lockstep-rollouts/lockstep/plugin"
 	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/await"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
@@ -253,9 +256,7 @@ func (d *disturbed) call(what string, call func(context.Context) error) {
 			d.proxy.open()
 			return fmt.Errorf("the driver was killed (%w)", err)
 		}
-		if err != nil && !plugin.Retryable(err) && !isNotYet(err) {
-			d.t.Fatalf("%s: %v", what, err)
-		}
+		require.False(d.t, err != nil && !plugin.Retryable(err) && !isNotYet(err), "%s: %v", what, err)
 		return err
 	})
 }
@@ -263,9 +264,8 @@ func (d *disturbed) call(what string, call func(context.Context) error) {
 // mustEndAs fails unless the release has the outcome of one without faults, and everything that it added is deleted.
 func (d *disturbed) mustEndAs(want string) {
 	d.t.Helper()
-	if got := d.outcome(); got != want {
-		d.t.Errorf("the release ended with\n%s\nwant, as without faults,\n%s", got, want)
-	}
+	got := d.outcome()
+	assert.Equal(d.t, want, got, "the release ended with\n%s\nwant, as without faults,\n%s", got, want)
 }
 
 // outcome returns the state after the release, without times.

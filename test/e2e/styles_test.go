@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"google.golang.org/protobuf/proto"
 	corev1 "k8s.io/api/core/v1"
@@ -103,14 +104,11 @@ func TestBlueGreenScaleDownDelay(t *testing.T) {
 	green := w.upgrade("r1", 0).GetContext().GetCanaryWorkload()
 	w.startFinalize("r1", promote)
 	c := w.await("the delay runs", func(c *pb.BatchContext) bool { return c.GetReason() == "WaitingForScaleDownDelay" })
-	if w.mustRun("v2"); len(w.podsOf(green)) != 6 {
-		t.Errorf("%d pods of the second set: %s", len(w.podsOf(green)), show(c))
-	}
+	w.mustRun("v2")
+	assert.Equal(t, 6, len(w.podsOf(green)), "pods of the second set: %s", show(c))
 	begun := w.record().Release.PhaseAt
 	w.awaitState(completed)
-	if took := time.Since(begun); took < 10*time.Second {
-		t.Errorf("the second set was deleted after %s", took)
-	}
+	assert.GreaterOrEqual(t, time.Since(begun), 10*time.Second, "the second set was deleted after")
 	w.mustBeIdle()
 }
 

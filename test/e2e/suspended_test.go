@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
+
 	"github.com/lockstep-rollouts/lockstep/plugin"
 	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/await"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
@@ -33,9 +35,7 @@ func TestSuspended(t *testing.T) {
 			await.True(t, "it is suspended for longer than a Lease lasts", func() bool { return time.Since(stopped) > leaseDuration })
 		}, pb.ErrorReason_ERROR_REASON_NOT_SYNCED)
 		broken := w.await("the batch is observed to be unready", func(c *pb.BatchContext) bool { return c.GetReason() == "GroupsNotReady" })
-		if broken.GetState() == pb.State_STATE_READY {
-			t.Errorf("the batch counts as %s", show(broken))
-		}
+		assert.NotEqual(t, pb.State_STATE_READY, broken.GetState(), "the batch counts as %s", show(broken))
 		w.end()
 	})
 	t.Run("with another server", func(t *testing.T) {
@@ -56,9 +56,8 @@ func TestSuspended(t *testing.T) {
 		first.AwaitExit()
 		e.driver = second
 		standby.end()
-		if n, _, _ := e.written("first"); n != before {
-			t.Errorf("the first server made %d writes, %d of them after it was suspended", n, n-before)
-		}
+		n, _, _ := e.written("first")
+		assert.Equal(t, before, n, "the first server made %d writes, %d of them after it was suspended", n, n-before)
 	})
 }
 
@@ -85,9 +84,8 @@ func (w *workload) suspend(meanwhile func(stopped time.Time), reasons ...pb.Erro
 	}()
 	meanwhile(stopped)
 	w.driver.Resume()
-	if err := <-refused; err == nil || !slices.Contains(reasons, plugin.Reason(err)) {
-		w.t.Errorf("a promotion by what the driver knew before: %v", err)
-	}
+	err := <-refused
+	assert.True(w.t, err != nil && slices.Contains(reasons, plugin.Reason(err)), "a promotion by what the driver knew before: %v", err)
 	w.sameGroups(before)
 }
 

@@ -17,6 +17,9 @@ import (
 	"k8s.io/utils/ptr"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 
 	"github.com/lockstep-rollouts/lockstep/test/suite"
@@ -92,16 +95,13 @@ func TestTemplateSizeWaits(t *testing.T) {
 	w.edit(image("v2"), groupsOf(4))
 	c := w.await("the status names the change", func(c *pb.BatchContext) bool { return c.GetReason() == "NewRevisionWaits" })
 	w.mustContain(c.GetMessage(), "spec.leaderWorkerTemplate.size changes from 2 to 4", "3 workers instead of 1")
-	if c.GetStableReady() != 2 {
-		t.Errorf("untouched groups: %s", show(c))
-	}
+	assert.Equal(t, int32(2), c.GetStableReady(), "untouched groups: %s", show(c))
 	w.awaitUnsafeEvent("size changes from 2 to 4")
 	w.deleteLeader(1)
 	w.awaitBuiltFromTwo(1, "restore the size")
 	c = w.await("every pod exists", func(*pb.BatchContext) bool { return len(w.stablePods()) == 6 })
-	if g := c.GetGroups(); g[1].GetReady() || g[1].GetPods() != 2 || !g[0].GetReady() || c.GetStableReady() != 1 {
-		t.Errorf("after the restart: %s", show(c))
-	}
+	g := c.GetGroups()
+	assert.True(t, !g[1].GetReady() && g[1].GetPods() == 2 && g[0].GetReady() && c.GetStableReady() == 1, "after the restart: %s", show(c))
 	w.edit(image("v1"), groupsOf(2))
 	w.deleteLeader(1)
 	c = w.await("the group is whole again", func(c *pb.BatchContext) bool { return c.GetStableReady() == 2 && c.GetReason() == "Held" })
@@ -117,9 +117,7 @@ func (w *workload) awaitBuiltFromTwo(group int, words ...string) {
 	c := w.await("the group is built from two revisions", func(c *pb.BatchContext) bool {
 		return len(c.GetGroups()) > group && c.GetGroups()[group].GetReason() == "BuiltFromTwoRevisions"
 	})
-	if g := c.GetGroups()[group]; g.GetReady() {
-		w.t.Errorf("the group counts as ready: %s", show(c))
-	}
+	assert.False(w.t, c.GetGroups()[group].GetReady(), "the group counts as ready: %s", show(c))
 	w.mustContain(c.GetGroups()[group].GetMessage(), words...)
 }
 
@@ -161,20 +159,15 @@ func TestTemplateSizeCanary(t *testing.T) {
 			w.mustContain(warning(r, "UnsafeTemplateChange"), fmt.Sprintf("size changes from %d to %d", change.from, change.to))
 			for b := range int32(2) {
 				c := w.upgrade("r1", b).GetContext()
-				if c.GetState() != pb.State_STATE_READY || c.GetStableReady() != 2 {
-					t.Fatalf("batch %d: %s", b, show(c))
-				}
+				require.True(t, c.GetState() == pb.State_STATE_READY && c.GetStableReady() == 2, "batch %d: %s", b, show(c))
 				w.mustContain(c.GetMessage(), "hold does not cover")
 			}
 			c := w.finalize("r1", promote).GetContext()
-			if c.GetState() != pb.State_STATE_COMPLETED || strings.Contains(c.GetMessage(), "hold does not cover") {
-				t.Errorf("after the promotion: %s", show(c))
-			}
+			assert.True(t, c.GetState() == pb.State_STATE_COMPLETED && !strings.Contains(c.GetMessage(), "hold does not cover"),
+				"after the promotion: %s", show(c))
 			w.mustBeIdle()
 			w.mustRun("v2")
-			if n := len(w.stablePods()); n != int(2*change.to) {
-				t.Errorf("%d pods, want %d", n, 2*change.to)
-			}
+			assert.Equal(t, int(2*change.to), len(w.stablePods()), "pods, want %d", 2*change.to)
 		})
 	}
 }
@@ -195,9 +188,7 @@ func TestTemplateSizeInPlace(t *testing.T) {
 	w.upgrade("r1", 0)
 	w.edit(image("v3"), groupsOf(3)) // in the middle of a release
 	c := w.awaitState(pb.State_STATE_FAILED)
-	if c.GetReason() != "TemplateUnsupported" {
-		t.Errorf("another size in mid-release: %s", show(c))
-	}
+	assert.Equal(t, "TemplateUnsupported", c.GetReason(), "another size in mid-release: %s", show(c))
 	w.edit(image("v2"), groupsOf(2))
 	w.upgrade("r1", 1)
 	w.finalize("r1", promote)
@@ -221,9 +212,8 @@ func TestTemplateVolumeClaims(t *testing.T) {
 		_, err := w.tryInitialize("r1", s.policy(policy("50%", "100%")))
 		mustFail(t, err, pb.ErrorReason_ERROR_REASON_UNSUPPORTED, "volumeClaimTemplates", "another name")
 	}
-	if s := w.get(); s.Status.ObservedGeneration == s.Generation {
-		t.Error("LWS has observed the template: it need not be refused any more")
-	}
+	s := w.get()
+	assert.NotEqual(t, s.Generation, s.Status.ObservedGeneration, "LWS has observed the template: it need not be refused any more")
 	w.edit(claims("10Gi"))
 	w.awaitReady()
 	w.release("r1", policy("50%", "100%"))

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
@@ -94,12 +95,8 @@ func TestTenantsMarks(t *testing.T) {
 		}
 		return tenant.Refused(err, e.namespace, "system:serviceaccount:"+e.namespace+":editor", "lockstep.dev/release", "lockstep.dev/workload", "leaderworkersets")
 	})
-	if err := tenant.Refused(create(neighbor), e.namespace, ":neighbor"); err != nil {
-		t.Errorf("an operator of another namespace: %v", err)
-	}
-	if err := create(operator); err != nil {
-		t.Fatalf("an operator: %v", err)
-	}
+	assert.NoError(t, tenant.Refused(create(neighbor), e.namespace, ":neighbor"), "an operator of another namespace")
+	require.NoError(t, create(operator), "an operator")
 
 	service := &corev1.Service{
 		TypeMeta:   metav1.TypeMeta{APIVersion: "v1"},
@@ -107,9 +104,7 @@ func TestTenantsMarks(t *testing.T) {
 		Spec:       corev1.ServiceSpec{Selector: map[string]string{"app": "a"}, Ports: []corev1.ServicePort{{Port: 80}}},
 	}
 	_, err := editor.Resource(servicesResource).Namespace(e.namespace).Create(t.Context(), asUser(service, "Service"), metav1.CreateOptions{})
-	if err := tenant.Refused(err, e.namespace, "lockstep.dev/isolation", "services"); err != nil {
-		t.Errorf("Service: %v", err)
-	}
+	assert.NoError(t, tenant.Refused(err, e.namespace, "lockstep.dev/isolation", "services"), "Service")
 	suite.CreateObject(t, operator.Resource(servicesResource).Namespace(e.namespace), asUser(service, "Service"))
 
 	// Requests for the LeaderWorkerSet, as a dry run so that each finds the same object.
@@ -162,13 +157,9 @@ func TestTenantsMarks(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			for user, client := range map[string]dynamic.Interface{"editor": editor, "neighbor": neighbor} {
-				if err := tenant.Refused(request.send(client.Resource(setsResource).Namespace(e.namespace)), e.namespace, request.mark); err != nil {
-					t.Errorf("%s: %v", user, err)
-				}
+				assert.NoError(t, tenant.Refused(request.send(client.Resource(setsResource).Namespace(e.namespace)), e.namespace, request.mark), user)
 			}
-			if err := request.send(operator.Resource(setsResource).Namespace(e.namespace)); err != nil {
-				t.Errorf("operator: %v", err)
-			}
+			assert.NoError(t, request.send(operator.Resource(setsResource).Namespace(e.namespace)), "operator")
 		})
 	}
 
@@ -184,31 +175,23 @@ func TestTenantsMarks(t *testing.T) {
 		}),
 	} {
 		t.Run("allowed: "+name, func(t *testing.T) {
-			if err := send(sets); err != nil {
-				t.Error(err)
-			}
+			assert.NoError(t, send(sets))
 		})
 	}
 	t.Run("allowed: scale", func(t *testing.T) {
 		_, err := sets.Patch(t.Context(), owned, types.MergePatchType, []byte(`{"spec":{"replicas":2}}`), metav1.PatchOptions{DryRun: dry}, "scale")
-		if err != nil {
-			t.Error(err)
-		}
+		assert.NoError(t, err)
 	})
 
 	services := editor.Resource(servicesResource).Namespace(e.namespace)
-	if _, err := services.Patch(t.Context(), frontend, types.MergePatchType, []byte(`{"spec":{"selector":{"app":"b"}}}`), metav1.PatchOptions{}); err != nil {
-		t.Errorf("a Service's selector: %v", err)
-	}
+	_, err = services.Patch(t.Context(), frontend, types.MergePatchType, []byte(`{"spec":{"selector":{"app":"b"}}}`), metav1.PatchOptions{})
+	assert.NoError(t, err, "a Service's selector")
 	_, err = services.Patch(t.Context(), frontend, types.MergePatchType, []byte(`{"metadata":{"annotations":{"lockstep.dev/isolation":null}}}`), metav1.PatchOptions{})
-	if err := tenant.Refused(err, e.namespace, "lockstep.dev/isolation"); err != nil {
-		t.Errorf("a Service's mark: %v", err)
-	}
+	assert.NoError(t, tenant.Refused(err, e.namespace, "lockstep.dev/isolation"), "a Service's mark")
 	// The cleanup of the namespace needs no driver.
 	clear := []byte(`{"metadata":{"finalizers":null}}`)
-	if _, err := operator.Resource(setsResource).Namespace(e.namespace).Patch(t.Context(), owned, types.MergePatchType, clear, metav1.PatchOptions{}); err != nil {
-		t.Error(err)
-	}
+	_, err = operator.Resource(setsResource).Namespace(e.namespace).Patch(t.Context(), owned, types.MergePatchType, clear, metav1.PatchOptions{})
+	assert.NoError(t, err)
 }
 
 // A request for the status of a built-in kind may change its metadata, so that it needs the permission for marks, too.
@@ -232,12 +215,8 @@ func TestTenantsStatus(t *testing.T) {
 		e.eventually("the mark of "+resource.Resource+" is refused", func(context.Context) error {
 			return tenant.Refused(editor.Patch(resource, "own", mark, "status"), e.namespace, "lockstep.dev/role")
 		})
-		if err := operator.Patch(resource, "own", mark, "status"); err != nil {
-			t.Errorf("an operator: %v", err)
-		}
-		if err := editor.Patch(resource, "own", `{"metadata":{"labels":{"team":"a"}}}`, "status"); err != nil {
-			t.Errorf("another label of %s: %v", resource.Resource, err)
-		}
+		assert.NoError(t, operator.Patch(resource, "own", mark, "status"), "an operator")
+		assert.NoError(t, editor.Patch(resource, "own", `{"metadata":{"labels":{"team":"a"}}}`, "status"), "another label of %s", resource.Resource)
 	}
 }
 
@@ -279,17 +258,11 @@ func TestTenantsDriver(t *testing.T) {
 		"scale a workload":         errScale,
 		"delete a LeaderWorkerSet": sets.Delete(t.Context(), w.name, metav1.DeleteOptions{}),
 	} {
-		if !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), "they have none of its marks") {
-			t.Errorf("%s: not refused by the policy: %v", what, err)
-		}
+		assert.True(t, apierrors.IsForbidden(err) && strings.Contains(err.Error(), "they have none of its marks"),
+			"%s: not refused by the policy: %v", what, err)
 	}
-	if _, err := services.Create(t.Context(), service("ours", map[string]string{"lockstep.dev/role": "canary"}), metav1.CreateOptions{}); err != nil {
-		t.Error(err)
-	}
-	if err := services.Delete(t.Context(), "ours", metav1.DeleteOptions{}); err != nil {
-		t.Error(err)
-	}
-	if err := kube.CoreV1().Pods(e.namespace).Delete(t.Context(), "model-0", metav1.DeleteOptions{}); err != nil {
-		t.Error(err)
-	}
+	_, err = services.Create(t.Context(), service("ours", map[string]string{"lockstep.dev/role": "canary"}), metav1.CreateOptions{})
+	assert.NoError(t, err)
+	assert.NoError(t, services.Delete(t.Context(), "ours", metav1.DeleteOptions{}))
+	assert.NoError(t, kube.CoreV1().Pods(e.namespace).Delete(t.Context(), "model-0", metav1.DeleteOptions{}))
 }

@@ -11,6 +11,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+
 	stored "github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 	"github.com/lockstep-rollouts/lockstep/test/cluster"
@@ -28,18 +30,16 @@ func (e *env) newer() *driver.Driver {
 // mustRender fails unless the record has a rendering version.
 func (w *workload) mustRender(version int) {
 	w.t.Helper()
-	if value, want := w.get().Annotations[recordAnnotation], fmt.Sprintf(`"rendering":%d}`, version); !strings.Contains(value, want) {
-		w.t.Errorf("the record lacks %s: %s", want, value)
-	}
+	value, want := w.get().Annotations[recordAnnotation], fmt.Sprintf(`"rendering":%d}`, version)
+	assert.Contains(w.t, value, want, "the record lacks %s: %s", want, value)
 }
 
 // mustLeave fails unless a driver leaves the release to the newer one.
 func (w *workload) mustLeave() {
 	w.t.Helper()
 	c := w.awaitState(pb.State_STATE_FAILED)
-	if c.GetReason() != "NewerDriver" || !strings.Contains(c.GetMessage(), "rendering version 1000") || !strings.Contains(c.GetMessage(), "lockstep abort") {
-		w.t.Errorf("%s: %s", c.GetReason(), c.GetMessage())
-	}
+	assert.True(w.t, c.GetReason() == "NewerDriver" && strings.Contains(c.GetMessage(), "rendering version 1000") && strings.Contains(c.GetMessage(), "lockstep abort"),
+		"%s: %s", c.GetReason(), c.GetMessage())
 	_, err := w.tryUpgrade("r1", 2, nil)
 	mustFail(w.t, err, pb.ErrorReason_ERROR_REASON_NEWER_DRIVER, "run that driver", "lockstep abort")
 	_, err = w.tryFinalize("r1", promote, nil)
@@ -67,9 +67,8 @@ func TestUpgradeInMidRelease(t *testing.T) {
 			newer := older.withDriver(d)
 			newer.awaitState(pb.State_STATE_READY)
 			older.mustRender(stored.Rendering()) // it has had nothing to write
-			if c := newer.upgrade("r1", 1).GetContext(); c.GetState() != pb.State_STATE_READY || c.GetUpdatedReady() != 2 {
-				t.Errorf("batch 1: %s", show(c))
-			}
+			c := newer.upgrade("r1", 1).GetContext()
+			assert.True(t, c.GetState() == pb.State_STATE_READY && c.GetUpdatedReady() == 2, "batch 1: %s", show(c))
 			newer.mustRender(1000)
 			older.mustLeave()
 			newer.upgrade("r1", 2)

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	admissionv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -34,9 +35,8 @@ func (w *workload) keep(ctx context.Context, pod string) error {
 // removePodFinalizer undoes keep.
 func (w *workload) removePodFinalizer(pod string) {
 	w.t.Helper()
-	if err := w.setPodFinalizers(w.t.Context(), pod, "null"); err != nil && !apierrors.IsNotFound(err) {
-		w.t.Fatal(err)
-	}
+	err := w.setPodFinalizers(w.t.Context(), pod, "null")
+	require.False(w.t, err != nil && !apierrors.IsNotFound(err), err)
 }
 
 func (w *workload) setPodFinalizers(ctx context.Context, pod, finalizers string) error {
@@ -62,33 +62,27 @@ func TestWaitLeftoverPod(t *testing.T) {
 	pod := canary + "-0"
 	require.NoError(t, w.keep(t.Context(), pod))
 	t.Cleanup(func() { _ = w.setPodFinalizers(context.Background(), pod, "null") })
-	if _, err := w.tryFinalize("r1", rollback, nil); err != nil {
-		t.Fatal(err)
-	}
+	_, err := w.tryFinalize("r1", rollback, nil)
+	require.NoError(t, err)
 	w.await("the pod is terminating", func(c *pb.BatchContext) bool {
 		return c.GetReason() == "CanaryTerminating" && strings.Contains(c.GetMessage(), "pod "+pod+": is being deleted on node ")
 	})
-	if _, err := w.tryInitialize("r2", p); plugin.Reason(err) != pb.ErrorReason_ERROR_REASON_RELEASE_IN_PROGRESS {
-		t.Errorf("a release begins while the canary terminates: %v", err)
-	}
+	_, err = w.tryInitialize("r2", p)
+	assert.Equal(t, pb.ErrorReason_ERROR_REASON_RELEASE_IN_PROGRESS, plugin.Reason(err), "a release begins while the canary terminates: %v", err)
 	c := w.awaitState(pb.State_STATE_ROLLED_BACK)
 	w.mustContain(c.GetMessage(), canary+" receives no requests", "pod "+pod+": is being deleted on node ", "force the deletion (kubectl -n "+w.namespace+" delete pod "+pod+" --force)")
 
-	if _, err := w.tryInitialize("r2", p); err != nil {
-		t.Fatal(err)
-	}
+	_, err = w.tryInitialize("r2", p)
+	require.NoError(t, err)
 	c = w.awaitState(pb.State_STATE_FAILED)
-	if c.GetReason() != "CleanupDeadlineExceeded" {
-		t.Errorf("a canary of the same name: %s", show(c))
-	}
+	assert.Equal(t, "CleanupDeadlineExceeded", c.GetReason(), "a canary of the same name: %s", show(c))
 	w.mustContain(c.GetMessage(), "the earlier "+canary, pod, "otherwise abort")
 	w.finalize("r2", rollback)
 
 	w.edit(image("v3"))
 	w.initialize("r3", p)
-	if next := w.upgrade("r3", 0).GetContext().GetCanaryWorkload(); next == canary {
-		t.Errorf("the next canary is named %s, too", next)
-	}
+	next := w.upgrade("r3", 0).GetContext().GetCanaryWorkload()
+	assert.NotEqual(t, canary, next, "the next canary is named %s, too", next)
 	done := w.finalize("r3", promote).GetContext()
 	w.mustContain(done.GetMessage(), canary+" receives no requests")
 	w.mustRun("v3")
@@ -124,16 +118,13 @@ func TestWaitSurgePod(t *testing.T) {
 	w.upgrade("r1", 0)
 	const pod = "model-2"
 	t.Cleanup(func() { _ = w.setPodFinalizers(context.Background(), pod, "null") })
-	if _, err := w.tryFinalize("r1", promote, nil); err != nil {
-		t.Fatal(err)
-	}
+	_, err := w.tryFinalize("r1", promote, nil)
+	require.NoError(t, err)
 	w.eventually("the surge group exists", func(ctx context.Context) error { return w.keep(ctx, pod) })
 	c := w.await("the promotion fails with the pod's name", func(c *pb.BatchContext) bool {
 		return c.GetState() == pb.State_STATE_FAILED && strings.Contains(c.GetMessage(), "Pod "+pod)
 	})
-	if c.GetReason() != "CleanupDeadlineExceeded" || c.GetIntent() != promote {
-		t.Errorf("%s, intent %s", show(c), c.GetIntent())
-	}
+	assert.True(t, c.GetReason() == "CleanupDeadlineExceeded" && c.GetIntent() == promote, "%s, intent %s", show(c), c.GetIntent())
 	w.removePodFinalizer(pod)
 	w.awaitState(pb.State_STATE_COMPLETED)
 	suite.Delete(t, w.kube.CoreV1().Pods(w.namespace), "model-0")
@@ -159,20 +150,16 @@ func (w *workload) refuseStatefulSets() (permit func()) {
 	}
 	binding := &admissionv1.ValidatingAdmissionPolicyBinding{ObjectMeta: metav1.ObjectMeta{Name: name}}
 	binding.Spec = admissionv1.ValidatingAdmissionPolicyBindingSpec{PolicyName: name, ValidationActions: []admissionv1.ValidationAction{admissionv1.Deny}}
-	if _, err := policies.ValidatingAdmissionPolicies().Create(ctx, policy, metav1.CreateOptions{}); err != nil {
-		w.t.Fatal(err)
-	}
-	if _, err := policies.ValidatingAdmissionPolicyBindings().Create(ctx, binding, metav1.CreateOptions{}); err != nil {
-		w.t.Fatal(err)
-	}
+	_, err := policies.ValidatingAdmissionPolicies().Create(ctx, policy, metav1.CreateOptions{})
+	require.NoError(w.t, err)
+	_, err = policies.ValidatingAdmissionPolicyBindings().Create(ctx, binding, metav1.CreateOptions{})
+	require.NoError(w.t, err)
 	remove := func() {
 		for _, err := range []error{
 			policies.ValidatingAdmissionPolicyBindings().Delete(ctx, name, metav1.DeleteOptions{}),
 			policies.ValidatingAdmissionPolicies().Delete(ctx, name, metav1.DeleteOptions{}),
 		} {
-			if err != nil && !apierrors.IsNotFound(err) {
-				w.t.Error(err)
-			}
+			assert.False(w.t, err != nil && !apierrors.IsNotFound(err), err)
 		}
 	}
 	w.t.Cleanup(remove)
@@ -208,9 +195,7 @@ func TestWaitForLWS(t *testing.T) {
 	permit := w.refuseStatefulSets()
 	w.edit(image("v3"))
 	c := w.awaitState(pb.State_STATE_FAILED)
-	if c.GetReason() != "ProgressDeadlineExceeded" {
-		t.Errorf("%s", show(c))
-	}
+	assert.Equal(t, "ProgressDeadlineExceeded", c.GetReason(), show(c))
 	w.mustContain(c.GetMessage(), "once LeaderWorkerSet has observed the hold", "kubectl -n lws-system get pods", "otherwise abort")
 	permit()
 	w.awaitState(pb.State_STATE_READY, pb.State_STATE_HOLDING)
@@ -236,13 +221,10 @@ func TestWaitForTraffic(t *testing.T) {
 		err = services.Delete(t.Context(), kept.Name, metav1.DeleteOptions{})
 	}
 	require.NoError(t, err)
-	if _, err := w.tryUpgrade("r1", 0, nil); err != nil {
-		t.Fatal(err)
-	}
+	_, err = w.tryUpgrade("r1", 0, nil)
+	require.NoError(t, err)
 	c := w.awaitState(pb.State_STATE_FAILED)
-	if c.GetReason() != "TrafficDeadlineExceeded" {
-		t.Errorf("%s", show(c))
-	}
+	assert.Equal(t, "TrafficDeadlineExceeded", c.GetReason(), show(c))
 	w.mustContain(c.GetMessage(), "Service "+kept.Name, "otherwise abort")
 	kept = &corev1.Service{
 		ObjectMeta: metav1.ObjectMeta{Name: kept.Name},

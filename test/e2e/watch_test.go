@@ -16,6 +16,9 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 	"github.com/lockstep-rollouts/lockstep/test/cluster"
 	"github.com/lockstep-rollouts/lockstep/test/driver"
@@ -52,12 +55,10 @@ func TestWatch(t *testing.T) {
 	routed.Traffic = &pb.TrafficPolicy{StableService: "vllm-http", Ingresses: []string{"vllm"}}
 	w.initialize("r1", routed)
 	p.AwaitWords("Workload  "+e.namespace+"/"+w.name, "r1, Canary", "batch 1/3 (25%)", "batch 2/3 (50%)", "batch 3/3 (100%)")
-	if _, err := w.tryUpgrade("r1", 0, nil); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := w.driver.SetWeight(t.Context(), &pb.SetWeightRequest{Workload: w.ref(), ReleaseId: "r1", Weight: 25}); err != nil {
-		t.Fatal(err)
-	}
+	_, err := w.tryUpgrade("r1", 0, nil)
+	require.NoError(t, err)
+	_, err = w.driver.SetWeight(t.Context(), &pb.SetWeightRequest{Workload: w.ref(), ReleaseId: "r1", Weight: 25})
+	require.NoError(t, err)
 	p.AwaitWords("1/3 (25%): 0/1 groups ready", "4/4 ready", "✖ ImagePullBackOff", "canary 0%, stable 100% of requests (routed, 25% requested)")
 	canary := w.context().GetCanaryWorkload()
 	e.eventually("the worker exists, too", func(context.Context) error {
@@ -83,9 +84,8 @@ func TestWatch(t *testing.T) {
 	w.finalize("r2", promote)
 	p.AwaitWords(w.name + "  completed: ")
 	p.Signal(syscall.SIGINT)
-	if code, text := p.Exit(); code != 0 {
-		t.Errorf("exit code %d; what stays on the terminal:\n%s", code, text)
-	}
+	code, text := p.Exit()
+	assert.Zero(t, code, "exit code %d; what stays on the terminal:\n%s", code, text)
 	w.mustBeIdle()
 
 	refused := e.watch("-A", "--kubeconfig", viewer)
@@ -111,9 +111,8 @@ func TestWatchDriver(t *testing.T) {
 	w.upgrade("r1", 0)
 	p.AwaitWords("reconnected to the driver", "1/2 (50%): 1/1 groups ready")
 	p.Signal(syscall.SIGINT)
-	if code, text := p.Exit(); code != 0 {
-		t.Errorf("exit code %d after Ctrl-C:\n%s", code, text)
-	}
+	code, text := p.Exit()
+	assert.Zero(t, code, "exit code %d after Ctrl-C:\n%s", code, text)
 	w.finalize("r1", rollback)
 	w.mustBeIdle()
 }

@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"google.golang.org/protobuf/encoding/prototext"
 	"google.golang.org/protobuf/types/known/durationpb"
@@ -123,9 +124,7 @@ func (e *env) deploy(object *lws.LeaderWorkerSet) *workload {
 	e.t.Helper()
 	e.eventually("LeaderWorkerSet "+object.Name+" is created", func(ctx context.Context) error {
 		_, err := e.lws.LeaderworkersetV1().LeaderWorkerSets(e.namespace).Create(ctx, object, metav1.CreateOptions{})
-		if apierrors.IsInvalid(err) || apierrors.IsForbidden(err) {
-			e.t.Fatal(err)
-		}
+		require.False(e.t, apierrors.IsInvalid(err) || apierrors.IsForbidden(err), err)
 		return err
 	})
 	w := e.existing(object.Name)
@@ -137,18 +136,16 @@ func (e *env) deploy(object *lws.LeaderWorkerSet) *workload {
 func (e *env) adopt(object *lws.LeaderWorkerSet) *workload {
 	e.t.Helper()
 	w := e.deploy(object)
-	if _, err := w.driver.Adopt(e.t.Context(), &pb.AdoptRequest{Workload: w.ref()}); err != nil {
-		e.t.Fatalf("Adopt: %v", err)
-	}
+	_, err := w.driver.Adopt(e.t.Context(), &pb.AdoptRequest{Workload: w.ref()})
+	require.NoError(e.t, err, "Adopt")
 	return w
 }
 
 // disown has the driver restore a workload and forget it.
 func (e *env) disown(workload *pb.WorkloadRef) {
 	e.t.Helper()
-	if _, err := e.driver.Disown(e.t.Context(), &pb.DisownRequest{Workload: workload}); err != nil {
-		e.t.Fatal(err)
-	}
+	_, err := e.driver.Disown(e.t.Context(), &pb.DisownRequest{Workload: workload})
+	require.NoError(e.t, err)
 }
 
 // existing returns the workload of a LeaderWorkerSet that exists already.
@@ -167,9 +164,7 @@ func (w *workload) patchPods(set string, annotations map[string]any, groups ...i
 				continue
 			}
 			_, err := w.kube.CoreV1().Pods(w.namespace).Patch(w.t.Context(), name, types.MergePatchType, []byte(patch), metav1.PatchOptions{})
-			if err != nil && !apierrors.IsNotFound(err) {
-				w.t.Fatal(err)
-			}
+			require.False(w.t, err != nil && !apierrors.IsNotFound(err), err)
 		}
 	}
 }
@@ -272,9 +267,7 @@ var long = durationpb.New(await.Patience)
 func (w *workload) initialize(id string, p *pb.ReleasePolicy) *pb.InitializeResponse {
 	w.t.Helper()
 	r, err := w.tryInitialize(id, p)
-	if err != nil {
-		w.t.Fatalf("Initialize: %v", err)
-	}
+	require.NoError(w.t, err, "Initialize")
 	return r
 }
 
@@ -288,9 +281,7 @@ func (w *workload) tryInitialize(id string, p *pb.ReleasePolicy) (*pb.Initialize
 func (w *workload) upgrade(id string, batch int32) *pb.UpgradeBatchResponse {
 	w.t.Helper()
 	r, err := w.tryUpgrade(id, batch, long)
-	if err != nil {
-		w.t.Fatalf("UpgradeBatch: %v", err)
-	}
+	require.NoError(w.t, err, "UpgradeBatch")
 	return r
 }
 
@@ -304,12 +295,8 @@ func (w *workload) tryUpgrade(id string, batch int32, wait *durationpb.Duration)
 func (w *workload) finalize(id string, intent pb.FinalizeIntent) *pb.FinalizeResponse {
 	w.t.Helper()
 	r, err := w.tryFinalize(id, intent, long)
-	if err != nil {
-		w.t.Fatalf("Finalize: %v", err)
-	}
-	if !r.GetDone() {
-		w.t.Fatalf("Finalize is not done: %s", show(r.GetContext()))
-	}
+	require.NoError(w.t, err, "Finalize")
+	require.True(w.t, r.GetDone(), "Finalize is not done: %s", show(r.GetContext()))
 	return r
 }
 
@@ -327,9 +314,7 @@ func (w *workload) tryContext(ctx context.Context) (*pb.BatchContext, error) {
 func (w *workload) context() *pb.BatchContext {
 	w.t.Helper()
 	c, err := w.tryContext(w.t.Context())
-	if err != nil {
-		w.t.Fatalf("CalculateBatchContext: %v", err)
-	}
+	require.NoError(w.t, err, "CalculateBatchContext")
 	return c
 }
 
@@ -388,13 +373,10 @@ func (w *workload) sameGroups(before map[string]corev1.Pod) {
 	w.t.Helper()
 	after := w.stablePods()
 	for name, p := range before {
-		if now, ok := after[name]; !ok || now.UID != p.UID {
-			w.t.Errorf("pod %s was restarted", name)
-		}
+		now, ok := after[name]
+		assert.True(w.t, ok && now.UID == p.UID, "pod %s was restarted", name)
 	}
-	if len(before) != len(after) {
-		w.t.Errorf("%d pods before, %d after", len(before), len(after))
-	}
+	assert.Equal(w.t, len(after), len(before), "%d pods before, %d after", len(before), len(after))
 }
 
 // sameGroupsBelow fails if a pod of a group below the index was replaced or deleted.
@@ -403,9 +385,8 @@ func (w *workload) sameGroupsBelow(before map[string]corev1.Pod, index int) {
 	after := w.stablePods()
 	for name, p := range before {
 		group, err := strconv.Atoi(p.Labels[lws.GroupIndexLabelKey])
-		if now, ok := after[name]; err != nil || group < index && (!ok || now.UID != p.UID) {
-			w.t.Errorf("pod %s of group %d was restarted (%v)", name, group, err)
-		}
+		now, ok := after[name]
+		assert.False(w.t, err != nil || group < index && (!ok || now.UID != p.UID), "pod %s of group %d was restarted (%v)", name, group, err)
 	}
 }
 
@@ -413,15 +394,10 @@ func (w *workload) sameGroupsBelow(before map[string]corev1.Pod, index int) {
 func (w *workload) mustBeIdle() {
 	w.t.Helper()
 	object := w.get()
-	if object.Annotations[recordAnnotation] == "" {
-		w.t.Error("the record is missing, although the workload is adopted")
-	}
-	if !isHold(object.Spec.RolloutStrategy.RollingUpdateConfiguration) {
-		w.t.Errorf("not held after the release: %s", asJSON(object.Spec.RolloutStrategy))
-	}
-	if slices.Contains(object.Finalizers, finalizer) {
-		w.t.Error("the driver's finalizer is on the user's workload")
-	}
+	assert.NotEmpty(w.t, object.Annotations[recordAnnotation], "the record is missing, although the workload is adopted")
+	assert.True(w.t, isHold(object.Spec.RolloutStrategy.RollingUpdateConfiguration),
+		"not held after the release: %s", asJSON(object.Spec.RolloutStrategy))
+	assert.False(w.t, slices.Contains(object.Finalizers, finalizer), "the driver's finalizer is on the user's workload")
 	w.mustHaveNoCanary()
 }
 
@@ -471,9 +447,8 @@ func (w *workload) leftovers(ctx context.Context) error {
 func (w *workload) mustRun(tag string) {
 	w.t.Helper()
 	for _, p := range w.stablePods() {
-		if got := p.Spec.Containers[0].Image; got != "example.com/model:"+tag {
-			w.t.Errorf("pod %s runs %s, want tag %s", p.Name, got, tag)
-		}
+		got := p.Spec.Containers[0].Image
+		assert.Equal(w.t, "example.com/model:"+tag, got, "pod %s runs %s, want tag %s", p.Name, got, tag)
 	}
 }
 
@@ -484,13 +459,10 @@ func mustFail(t testing.TB, err error, reason pb.ErrorReason, words ...string) {
 		t.Errorf("no error, want %v", reason)
 		return
 	}
-	if got := plugin.Reason(err); got != reason {
-		t.Errorf("reason %v, want %v: %v", got, reason, err)
-	}
+	got := plugin.Reason(err)
+	assert.Equal(t, reason, got, "reason %v, want %v: %v", got, reason, err)
 	for _, word := range words {
-		if !strings.Contains(err.Error(), word) {
-			t.Errorf("%q does not contain %q", err, word)
-		}
+		assert.ErrorContains(t, err, word)
 	}
 }
 
@@ -525,17 +497,15 @@ const (
 // startBatch requests a batch without waiting for it.
 func (w *workload) startBatch(id string, batch int32) {
 	w.t.Helper()
-	if _, err := w.tryUpgrade(id, batch, nil); err != nil {
-		w.t.Fatal(err)
-	}
+	_, err := w.tryUpgrade(id, batch, nil)
+	require.NoError(w.t, err)
 }
 
 // startFinalize requests the end of a release without waiting for it.
 func (w *workload) startFinalize(id string, intent pb.FinalizeIntent) {
 	w.t.Helper()
-	if _, err := w.tryFinalize(id, intent, nil); err != nil {
-		w.t.Fatal(err)
-	}
+	_, err := w.tryFinalize(id, intent, nil)
+	require.NoError(w.t, err)
 }
 
 // errNotYet is the error of conditions without further details.
@@ -560,9 +530,8 @@ func (w *workload) awaitObject(what string, check func() bool) {
 // promoteUntil starts the promotion and returns once this many groups are promoted.
 func (w *workload) promoteUntil(id string, groups int32) {
 	w.t.Helper()
-	if _, err := w.tryFinalize(id, promote, nil); err != nil {
-		w.t.Fatal(err)
-	}
+	_, err := w.tryFinalize(id, promote, nil)
+	require.NoError(w.t, err)
 	w.await("some groups are promoted", func(c *pb.BatchContext) bool {
 		return c.GetState() == pb.State_STATE_PROMOTING && c.GetUpdatedReady() >= groups
 	})

@@ -15,6 +15,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	disaggregated "sigs.k8s.io/lws/api/disaggregatedset/v1"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/await"
 	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/files"
 	"github.com/lockstep-rollouts/lockstep/test/cluster"
@@ -63,9 +65,8 @@ func TestDisaggregated(t *testing.T) {
 				}
 			}
 			patch := []byte("[" + strings.Join(ops, ",") + "]")
-			if _, err := sets.Patch(t.Context(), "llm", types.JSONPatchType, patch, metav1.PatchOptions{}); err != nil {
-				t.Fatal(err)
-			}
+			_, err := sets.Patch(t.Context(), "llm", types.JSONPatchType, patch, metav1.PatchOptions{})
+			require.NoError(t, err)
 		case strings.HasPrefix(command, "lockstep "):
 			e.run(strings.Replace(command, "lockstep ", e.binary+" --namespace "+e.Namespace+" ", 1))
 		default:

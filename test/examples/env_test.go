@@ -14,6 +14,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
+	"github.com/stretchr/testify/assert"
+
 	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/files"
 	"github.com/lockstep-rollouts/lockstep/test/cluster"
 	"github.com/lockstep-rollouts/lockstep/test/driver"
@@ -84,13 +86,9 @@ func (e *env) pods() map[string]string {
 func (e *env) mustRest(tag string) {
 	e.T.Helper()
 	all := suite.List(e.T, e.Sets(), metav1.ListOptions{})
-	if len(all.Items) != 1 {
-		e.T.Errorf("%d LeaderWorkerSets are left, want the user's only", len(all.Items))
-	}
+	assert.Equal(e.T, 1, len(all.Items), "LeaderWorkerSets are left, want the user's only")
 	w := e.Workload(e.T.Context())
-	if err := suite.Held(w); err != nil {
-		e.T.Error(err)
-	}
+	assert.NoError(e.T, suite.Held(w))
 	// The canary's pods are garbage collected after the canary.
 	tags := strings.Repeat(tag+" ", int(*w.Spec.Replicas))
 	grouptags.Await(e.T, e.Kube, e.Namespace, "", int(*w.Spec.LeaderWorkerTemplate.Size), strings.TrimSpace(tags))

@@ -10,6 +10,8 @@ import (
 	"path/filepath"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+
 	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/files"
 )
 
@@ -23,9 +25,8 @@ func TestHostsStaySmall(t *testing.T) {
 	const limit = 150
 	for _, path := range []string{"host-go/main.go", "host-node/main.ts"} {
 		source := files.Read(t, source(path))
-		if n := bytes.Count(source, []byte("\n")); n >= limit {
-			t.Errorf("%s has %d lines, want fewer than %d", path, n, limit)
-		}
+		n := bytes.Count(source, []byte("\n"))
+		assert.Less(t, n, limit, "%s has %d lines, want fewer than %d", path, n, limit)
 	}
 }
 
@@ -33,11 +34,8 @@ func TestHostsStaySmall(t *testing.T) {
 func TestLockFileNamesNoRegistry(t *testing.T) {
 	for _, path := range []string{"host-node/package-lock.json", "../docs/package-lock.json"} {
 		lock := files.Read(t, source(path))
-		if bytes.Contains(lock, []byte(`"resolved"`)) {
-			t.Errorf("%s records download addresses; .npmrc says omit-lockfile-registry-resolved", path)
-		}
-		if !bytes.Contains(lock, []byte(`"integrity"`)) {
-			t.Errorf("%s records no checksums", path)
-		}
+		assert.False(t, bytes.Contains(lock, []byte(`"resolved"`)),
+			"%s records download addresses; .npmrc says omit-lockfile-registry-resolved", path)
+		assert.True(t, bytes.Contains(lock, []byte(`"integrity"`)), "%s records no checksums", path)
 	}
 }

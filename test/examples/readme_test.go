@@ -36,9 +36,7 @@ func (e *env) block(folder, text string) string {
 			found = append(found, block)
 		}
 	}
-	if len(found) != 1 {
-		e.T.Fatalf("%s/README.md has %d shell blocks with %q, want 1", folder, len(found), text)
-	}
+	require.Len(e.T, found, 1, "%s/README.md has %d shell blocks with %q, want 1", folder, len(found), text)
 	return strings.NewReplacer(
 		"bin/lockstep", e.binary,
 		"unix:///tmp/lockstep/driver.sock", e.address,
@@ -62,9 +60,7 @@ func (e *env) run(script string) string {
 	e.T.Helper()
 	start := time.Now()
 	out, err := e.command(e.T.Context(), script).CombinedOutput()
-	if err != nil {
-		e.T.Fatalf("%v from\n%s\nwhich printed\n%s", err, script, out)
-	}
+	require.NoError(e.T, err, "%v from\n%s\nwhich printed\n%s", err, script, out)
 	e.T.Logf("%.1f s: %s%s", time.Since(start).Seconds(), script, out)
 	return string(out)
 }

@@ -13,26 +13,23 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/lockstep-rollouts/lockstep/test/cluster"
 )
 
 // release runs a script, changes the image, and runs the script again, as in examples/README.md.
 func (e *env) release(script string) {
 	e.T.Helper()
-	if out := e.run(script); !strings.Contains(out, "NOTHING_TO_RELEASE") {
-		e.T.Errorf("with an unchanged template it printed %q", out)
-	}
+	assert.Contains(e.T, e.run(script), "NOTHING_TO_RELEASE", "with an unchanged template it printed")
 	pods := e.pods()
 	e.mustRest("v1")
 	e.edit("v2", nil)
-	if out := e.run(script); !strings.Contains(out, "COMPLETED") {
-		e.T.Errorf("a release ended with %q", out)
-	}
+	assert.Contains(e.T, e.run(script), "COMPLETED", "a release ended with")
 	e.mustRest("v2")
 	for name, uid := range e.pods() {
-		if pods[name] == uid {
-			e.T.Errorf("pod %s was not replaced", name)
-		}
+		assert.NotEqual(e.T, uid, pods[name], "pod %s was not replaced", name)
 	}
 }
 
@@ -72,9 +69,8 @@ func (e *env) yields(script string) {
 		e.T.Errorf("an aborted release ended with %v: %s", err, p.text())
 	}
 	e.mustRest("v4")
-	if now := e.pods(); !maps.Equal(now, pods) {
-		e.T.Errorf("an aborted release has replaced pods of the workload: %v, were %v", now, pods)
-	}
+	now := e.pods()
+	assert.True(e.T, maps.Equal(now, pods), "an aborted release has replaced pods of the workload: %v, were %v", now, pods)
 }
 
 // Proves (test): Examples: grpcurl and the Go host.
@@ -96,13 +92,10 @@ func TestGrpcurlAbort(t *testing.T) {
 	p := e.begin(script, "v2")
 	p.stop()
 	_ = p.wait()
-	if out := e.run(e.block("grpcurl", "--abort")); !strings.Contains(out, "ROLLED_BACK") {
-		t.Errorf("abort ended with %q", out)
-	}
+	assert.Contains(t, e.run(e.block("grpcurl", "--abort")), "ROLLED_BACK", "abort ended with")
 	e.mustRest("v1")
-	if now := e.pods(); !maps.Equal(now, pods) {
-		t.Errorf("an aborted release has replaced pods of the workload: %v, were %v", now, pods)
-	}
+	now := e.pods()
+	assert.True(t, maps.Equal(now, pods), "an aborted release has replaced pods of the workload: %v, were %v", now, pods)
 }
 
 // After another template change the script continues only when the user runs it again.
@@ -118,9 +111,7 @@ func TestGrpcurlTemplateChange(t *testing.T) {
 	if err := p.wait(); err == nil || !strings.Contains(p.text(), "to resume:    RELEASE_ID=r1 ") {
 		t.Errorf("a changed template ended the script with %v: %s", err, p.text())
 	}
-	if out := e.run(script); !strings.Contains(out, "COMPLETED") {
-		t.Errorf("a resumed release ended with %q", out)
-	}
+	assert.Contains(t, e.run(script), "COMPLETED", "a resumed release ended with")
 	e.mustRest("v3")
 }
 
@@ -135,10 +126,9 @@ func TestHostGo(t *testing.T) {
 // Proves: Examples: Node.js; aborts and template changes with grpcurl.
 func TestHostNode(t *testing.T) {
 	for _, tool := range []string{"node", "npm"} {
-		if _, err := exec.LookPath(tool); err != nil {
-			t.Fatalf("%s is not installed, and examples/host-node needs it: on Debian and Ubuntu, apt-get install nodejs npm "+
-				"(Node 18 or later; .ci/run does that)", tool)
-		}
+		_, err := exec.LookPath(tool)
+		require.NoError(t, err, "%s is not installed, and examples/host-node needs it: on Debian and Ubuntu, apt-get install nodejs npm "+
+			"(Node 18 or later; .ci/run does that)", tool)
 	}
 	e := newEnv(t)
 	e.run(e.block("host-node", "npm --prefix examples/host-node ci"))

@@ -13,6 +13,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/yaml"
@@ -53,9 +54,7 @@ func TestModelServers(t *testing.T) {
 				}
 			}
 			e.mustRunReleased(server, prometheus)
-			if err := suite.Held(e.Workload(t.Context())); err != nil {
-				t.Error(err)
-			}
+			assert.NoError(t, suite.Held(e.Workload(t.Context())))
 			// The GPUs are for the next server.
 			suite.DeleteWorkload(t, c, e.Namespace, server)
 		})
@@ -80,9 +79,8 @@ func (e *env) mustRunReleased(server string, prometheus *modelservers.Prometheus
 		}
 		return nil
 	})
-	if metric := map[string]string{"vllm": "vllm:", "sglang": "sglang[:_]", "tensorrt-llm": "nv_inference_"}[server]; !prometheus.Asked(metric, e.Namespace) {
-		e.T.Error("no gate was measured")
-	}
+	assert.True(e.T, prometheus.Asked(map[string]string{"vllm": "vllm:", "sglang": "sglang[:_]", "tensorrt-llm": "nv_inference_"}[server], e.Namespace),
+		"no gate was measured")
 }
 
 // quickPolicy returns the file of a server's policy, whose gates are measured within seconds.
@@ -92,14 +90,10 @@ func quickPolicy(t *testing.T, server string) string {
 	policy := map[string]any{}
 	require.NoError(t, yaml.Unmarshal(example, &policy))
 	gates, ok := policy["gates"].([]any)
-	if !ok || len(gates) != 2 {
-		t.Fatalf("the gates are %v", policy["gates"])
-	}
+	require.True(t, ok && len(gates) == 2, "the gates are %v", policy["gates"])
 	for _, gate := range gates {
 		gate, ok := gate.(map[string]any)
-		if !ok {
-			t.Fatalf("a gate is %v", gate)
-		}
+		require.True(t, ok, "a gate is %v", gate)
 		gate["window"], gate["interval"], gate["count"] = "1s", "1s", 2
 	}
 	text, err := yaml.Marshal(policy)

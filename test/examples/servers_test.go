@@ -18,6 +18,7 @@ import (
 	argo "github.com/argoproj/argo-rollouts/pkg/apis/rollouts/v1alpha1"
 	"github.com/google/go-cmp/cmp"
 	kruise "github.com/openkruise/rollouts/api/v1beta1"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
@@ -56,9 +57,8 @@ func TestPreflightIsClean(t *testing.T) {
 	t.Parallel()
 	check := func(name, manifest string, args ...string) {
 		t.Run(name, func(t *testing.T) {
-			if code, out := preflight(t, manifest, args...); code != exit.OK {
-				t.Errorf("exit code %d\n%s", code, out)
-			}
+			code, out := preflight(t, manifest, args...)
+			assert.Equal(t, exit.OK, code, "exit code %d\n%s", code, out)
 		})
 	}
 	workload := files.Read(t, source("workload.yaml"))
@@ -88,9 +88,8 @@ func TestPreflightFindsDefects(t *testing.T) {
 		change(&w.Spec.LeaderWorkerTemplate.LeaderTemplate.Spec)
 		manifest, err := yaml.Marshal(w)
 		require.NoError(t, err)
-		if code, out := preflight(t, string(manifest), "--longest-request", "10m"); code != exit.Found || !strings.Contains(out, rule) {
-			t.Errorf("%s: exit code %d\n%s", rule, code, out)
-		}
+		code, out := preflight(t, string(manifest), "--longest-request", "10m")
+		assert.True(t, code == exit.Found && strings.Contains(out, rule), "%s: exit code %d\n%s", rule, code, out)
 	}
 }
 
@@ -168,18 +167,15 @@ func decode(t *testing.T, documents ...string) map[string]any {
 		var meta metav1.PartialObjectMetadata
 		require.NoError(t, yaml.Unmarshal([]byte(document), &meta))
 		kind := kinds[meta.APIVersion+" "+meta.Kind]
-		if kind == nil {
-			t.Fatalf("the test does not know %s %s", meta.APIVersion, meta.Kind)
-		}
+		require.NotNil(t, kind, "the test does not know %s %s", meta.APIVersion, meta.Kind)
 		object := kind()
 		read := yaml.UnmarshalStrict
 		switch object.(type) {
 		case *podMonitor, *application, *fluxKustomization, *metav1.PartialObjectMetadata:
 			read = func(text []byte, object any, _ ...yaml.JSONOpt) error { return yaml.Unmarshal(text, object) }
 		}
-		if err := read([]byte(document), object); err != nil {
-			t.Errorf("%s %s: %v", meta.Kind, meta.Name, err)
-		}
+		err := read([]byte(document), object)
+		assert.NoError(t, err, "%s %s", meta.Kind, meta.Name)
 		objects[meta.Kind+" "+meta.Name] = object
 	}
 	return objects
@@ -188,9 +184,7 @@ func decode(t *testing.T, documents ...string) map[string]any {
 func leaderWorkerSet(t *testing.T, server string) *lws.LeaderWorkerSet {
 	t.Helper()
 	w, ok := decode(t, build(t, server, "base")...)["LeaderWorkerSet "+server].(*lws.LeaderWorkerSet)
-	if !ok {
-		t.Fatalf("examples/%s/base has no LeaderWorkerSet %s", server, server)
-	}
+	require.True(t, ok, "examples/%s/base has no LeaderWorkerSet %s", server, server)
 	return w
 }
 
@@ -207,29 +201,21 @@ func TestServers(t *testing.T) {
 			w := leaderWorkerSet(t, server)
 			template := w.Spec.LeaderWorkerTemplate
 			leader, worker := template.LeaderTemplate.Spec, template.WorkerTemplate.Spec
-			if template.RestartPolicy != lws.RecreateGroupOnPodRestart || w.Spec.RolloutStrategy.RollingUpdateConfiguration != nil {
-				t.Errorf("restart policy %s, rolling update %v", template.RestartPolicy, w.Spec.RolloutStrategy)
-			}
+			assert.True(t, template.RestartPolicy == lws.RecreateGroupOnPodRestart && w.Spec.RolloutStrategy.RollingUpdateConfiguration == nil,
+				"restart policy %s, rolling update %v", template.RestartPolicy, w.Spec.RolloutStrategy)
 			c := leader.Containers[0]
-			if c.Image != worker.Containers[0].Image {
-				t.Errorf("leaders run %s, workers %s", c.Image, worker.Containers[0].Image)
-			}
-			if c.StartupProbe.HTTPGet.Path != c.ReadinessProbe.HTTPGet.Path {
-				t.Errorf("the startup probe asks %s, readiness %s", c.StartupProbe.HTTPGet.Path, c.ReadinessProbe.HTTPGet.Path)
-			}
+			assert.Equal(t, worker.Containers[0].Image, c.Image, "leaders run %s, workers %s", c.Image, worker.Containers[0].Image)
+			assert.Equal(t, c.ReadinessProbe.HTTPGet.Path, c.StartupProbe.HTTPGet.Path,
+				"the startup probe asks %s, readiness %s", c.StartupProbe.HTTPGet.Path, c.ReadinessProbe.HTTPGet.Path)
 			load := time.Duration(c.StartupProbe.PeriodSeconds*c.StartupProbe.FailureThreshold) * time.Second
-			if deadline := 45 * time.Minute; load < 30*time.Minute || load >= deadline {
-				t.Errorf("the startup probe allows %s, the release %s", load, deadline)
-			}
-			if *worker.TerminationGracePeriodSeconds <= *leader.TerminationGracePeriodSeconds {
-				t.Error("a worker ends before its leader does")
-			}
+			deadline := 45 * time.Minute
+			assert.True(t, load >= 30*time.Minute && load < deadline, "the startup probe allows %s, the release %s", load, deadline)
+			assert.Greater(t, *worker.TerminationGracePeriodSeconds, *leader.TerminationGracePeriodSeconds, "a worker ends before its leader does")
 			mustFitTheWorkload(t, server, objects, template.LeaderTemplate)
 			for _, file := range []string{"policy.yaml", "argo/rollout.yaml", "kruise/rollout.yaml"} {
 				text := files.Read(t, source(server, file))
-				if !strings.Contains(string(text), "45m") && !strings.Contains(string(text), "progressDeadlineSeconds: 2700") {
-					t.Errorf("%s/%s has another progress deadline", server, file)
-				}
+				assert.False(t, !strings.Contains(string(text), "45m") && !strings.Contains(string(text), "progressDeadlineSeconds: 2700"),
+					"%s/%s has another progress deadline", server, file)
 			}
 		})
 	}
@@ -249,16 +235,14 @@ nv_trt_llm_request_metrics{model="tensorrt_llm",request_type="waiting",version="
 		template := leaderWorkerSet(t, server).Spec.LeaderWorkerTemplate
 		if hook := template.LeaderTemplate.Spec.Containers[0].Lifecycle.PreStop; hook.Exec != nil {
 			answers := []string{busy[server], busy[server], idle.Replace(busy[server])}
-			if got := calls(t, hook.Exec.Command[2], answers); got != len(answers) {
-				t.Errorf("%s: a leader asked %d times until it was idle, want %d", server, got, len(answers))
-			}
+			got := calls(t, hook.Exec.Command[2], answers)
+			assert.Equal(t, len(answers), got, "%s: a leader asked %d times until it was idle, want %d", server, got, len(answers))
 		} else if server != "sglang" { // which answers its requests itself
 			t.Errorf("%s: leaders do not wait for their requests", server)
 		}
 		// The third call fails, because the leader is gone.
-		if got := calls(t, template.WorkerTemplate.Spec.Containers[0].Lifecycle.PreStop.Exec.Command[2], []string{"ok", "ok"}); got != 3 {
-			t.Errorf("%s: a worker asked %d times until its leader was gone, want 3", server, got)
-		}
+		got := calls(t, template.WorkerTemplate.Spec.Containers[0].Lifecycle.PreStop.Exec.Command[2], []string{"ok", "ok"})
+		assert.Equal(t, 3, got, "%s: a worker asked %d times until its leader was gone, want 3", server, got)
 	}
 }
 
@@ -281,24 +265,19 @@ func calls(t *testing.T, script string, answers []string) int {
 func mustFitTheWorkload(t *testing.T, server string, objects map[string]any, leader *corev1.PodTemplateSpec) {
 	t.Helper()
 	service, ok := objects["Service "+server+"-leader"].(*corev1.Service)
-	if !ok || !maps.Equal(service.Spec.Selector, map[string]string{lws.SetNameLabelKey: server, lws.WorkerIndexLabelKey: "0"}) {
-		t.Errorf("the Service %v does not select the leaders", service)
-	}
+	assert.True(t, ok && maps.Equal(service.Spec.Selector, map[string]string{lws.SetNameLabelKey: server, lws.WorkerIndexLabelKey: "0"}),
+		"the Service %v does not select the leaders", service)
 	monitor, ok := objects["PodMonitor "+server].(*podMonitor)
-	if !ok || len(monitor.Spec.PodMetricsEndpoints) != 1 {
-		t.Fatalf("the PodMonitor is %v", monitor)
-	}
+	require.True(t, ok && len(monitor.Spec.PodMetricsEndpoints) == 1, "the PodMonitor is %v", monitor)
 	app := leader.Labels["app"]
 	if app == "" || !maps.Equal(monitor.Spec.Selector.MatchLabels, map[string]string{"app": app, lws.WorkerIndexLabelKey: "0"}) {
 		t.Errorf("the PodMonitor selects %v: want the leaders of canaries, too", monitor.Spec.Selector.MatchLabels)
 	}
-	if !slices.Equal(monitor.Spec.PodTargetLabels, []string{lws.SetNameLabelKey, lws.RevisionKey}) {
-		t.Errorf("the PodMonitor adds the labels %v, want those of gates", monitor.Spec.PodTargetLabels)
-	}
+	assert.True(t, slices.Equal(monitor.Spec.PodTargetLabels, []string{lws.SetNameLabelKey, lws.RevisionKey}),
+		"the PodMonitor adds the labels %v, want those of gates", monitor.Spec.PodTargetLabels)
 	for _, port := range []string{service.Spec.Ports[0].TargetPort.StrVal, monitor.Spec.PodMetricsEndpoints[0].Port} {
-		if !slices.ContainsFunc(leader.Spec.Containers[0].Ports, func(p corev1.ContainerPort) bool { return p.Name == port }) {
-			t.Errorf("leaders have no port %q", port)
-		}
+		assert.True(t, slices.ContainsFunc(leader.Spec.Containers[0].Ports, func(p corev1.ContainerPort) bool { return p.Name == port }),
+			"leaders have no port %q", port)
 	}
 }
 
@@ -306,22 +285,17 @@ func mustFitTheWorkload(t *testing.T, server string, objects map[string]any, lea
 func TestGitOps(t *testing.T) {
 	t.Parallel()
 	app, flux := gitOps(t)
-	if app.Spec.Source.Kustomize.Namespace != app.Spec.Destination.Namespace {
-		t.Errorf("Argo CD builds for namespace %q, and applies to %q", app.Spec.Source.Kustomize.Namespace, app.Spec.Destination.Namespace)
-	}
-	if got, want := flux.Spec.HealthChecks, []map[string]string{{
+	assert.Equal(t, app.Spec.Destination.Namespace, app.Spec.Source.Kustomize.Namespace,
+		"Argo CD builds for namespace %q, and applies to %q", app.Spec.Source.Kustomize.Namespace, app.Spec.Destination.Namespace)
+	got, want := flux.Spec.HealthChecks, []map[string]string{{
 		"apiVersion": lws.GroupVersion.String(), "kind": "LeaderWorkerSet", "name": flux.Name, "namespace": flux.Spec.TargetNamespace,
-	}}; !cmp.Equal(got, want) {
-		t.Errorf("Flux checks the health of %v, want %v", got, want)
-	}
-	if !slices.Contains(app.Spec.SyncPolicy.SyncOptions, "RespectIgnoreDifferences=true") {
-		t.Error("Argo CD reverts ignored fields in a sync for another reason")
-	}
+	}}
+	assert.True(t, cmp.Equal(got, want), "Flux checks the health of %v, want %v", got, want)
+	assert.True(t, slices.Contains(app.Spec.SyncPolicy.SyncOptions, "RespectIgnoreDifferences=true"),
+		"Argo CD reverts ignored fields in a sync for another reason")
 	page := files.Read(t, source("gitops", "README.md"))
 	for _, server := range modelservers.Names() {
-		if !strings.Contains(string(page), "](../"+server+")") {
-			t.Errorf("gitops/README.md does not name %s", server)
-		}
+		assert.Contains(t, string(page), "](../"+server+")", "gitops/README.md does not name %s", server)
 		for _, overlay := range modelservers.Overlays() {
 			t.Run(server+"/"+overlay, func(t *testing.T) {
 				t.Parallel()
@@ -342,20 +316,15 @@ func gitOps(t *testing.T) (*application, *fluxKustomization) {
 		text := files.Read(t, source(file))
 		maps.Copy(objects, decode(t, strings.Split(string(text), "\n---\n")...))
 		for _, path := range regexp.MustCompile(`examples/[a-z-]+/[a-z]+`).FindAllString(string(text), -1) {
-			if _, err := os.Stat(source("..", path, "kustomization.yaml")); err != nil {
-				t.Errorf("%s: %v", file, err)
-			}
+			_, err := os.Stat(source("..", path, "kustomization.yaml"))
+			assert.NoError(t, err, file)
 		}
 	}
 	app, isApp := objects["Application vllm"].(*application)
 	flux, isFlux := objects["Kustomization vllm"].(*fluxKustomization)
-	if !isApp || !isFlux {
-		t.Fatal("gitops/ has no Application, or no Kustomization")
-	}
+	require.True(t, isApp && isFlux, "gitops/ has no Application, or no Kustomization")
 	for _, path := range []string{app.Spec.Source.Path, strings.TrimPrefix(flux.Spec.Path, "./")} {
-		if path != "examples/vllm/argo" {
-			t.Errorf("the path is %q", path)
-		}
+		assert.Equal(t, "examples/vllm/argo", path, "the path")
 	}
 	return app, flux
 }
@@ -398,9 +367,7 @@ func mustLeaveFields(t *testing.T, app *application, flux *fluxKustomization, se
 		"HTTPRoute":       {gateway.GroupVersion.Group, server, "/spec/rules", routers},
 		"Service":         {"", server + "-leader", "/spec/selector", routers},
 	} {
-		if objects[kind+" "+written.name] == nil {
-			t.Errorf("there is no %s %s", kind, written.name)
-		}
+		assert.True(t, objects[kind+" "+written.name] != nil, "there is no %s %s", kind, written.name)
 		ignored := false
 		for _, rule := range app.Spec.IgnoreDifferences {
 			all := slices.Contains(rule.JSONPointers, written.field) || !slices.ContainsFunc(written.managers, func(manager string) bool {
@@ -408,14 +375,10 @@ func mustLeaveFields(t *testing.T, app *application, flux *fluxKustomization, se
 			})
 			ignored = ignored || rule.Group == written.group && rule.Kind == kind && all
 		}
-		if !ignored {
-			t.Errorf("Argo CD reverts what %v write to %s %s", written.managers, kind, written.name)
-		}
-		if !slices.ContainsFunc(flux.Spec.Ignore, func(rule fluxIgnore) bool {
+		assert.True(t, ignored, "Argo CD reverts what %v write to %s %s", written.managers, kind, written.name)
+		assert.True(t, slices.ContainsFunc(flux.Spec.Ignore, func(rule fluxIgnore) bool {
 			return rule.Target.Group == written.group && rule.Target.Kind == kind && slices.Contains(rule.Paths, written.field) &&
 				(rule.Target.Name == "" || rule.Target.Name == written.name)
-		}) {
-			t.Errorf("Flux reverts %s of %s %s", written.field, kind, written.name)
-		}
+		}), "Flux reverts %s of %s %s", written.field, kind, written.name)
 	}
 }

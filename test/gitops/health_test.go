@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -149,9 +150,8 @@ func TestGitOpsHealth(t *testing.T) {
 			object, err := runtime.DefaultUnstructuredConverter.ToUnstructured(w)
 			require.NoError(t, err)
 			health, message, err := argo(object)
-			if err != nil || health != test.health || !strings.Contains(message, test.message) {
-				t.Errorf("Argo CD: %s, %q, %v, want %s, %q: %s", health, message, err, test.health, test.message, test.reason)
-			}
+			assert.True(t, err == nil && health == test.health && strings.Contains(message, test.message),
+				"Argo CD: %s, %q, %v, want %s, %q: %s", health, message, err, test.health, test.message, test.reason)
 			health, _, err = flux(object)
 			if want := test.health == gitops.Healthy; err != nil || (health == gitops.Healthy) != want && name != "deleted" {
 				t.Errorf("Flux: %q, %v, want healthy %t: %s", health, err, want, test.reason)

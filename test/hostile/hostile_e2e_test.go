@@ -16,6 +16,7 @@ import (
 	"text/tabwriter"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"google.golang.org/protobuf/proto"
 
@@ -35,9 +36,7 @@ func duration(t *testing.T) time.Duration {
 		return 10 * time.Second
 	}
 	d, err := time.ParseDuration(text)
-	if err != nil {
-		t.Fatalf("%s: %v", attackEnv, err)
-	}
+	require.NoError(t, err, attackEnv)
 	return d
 }
 
@@ -163,19 +162,14 @@ func TestHostile(t *testing.T) {
 			v := w.attack(attack.prepare)
 			fmt.Fprintf(out, "%s\t%s\t%d\t%t\t%s\t%s\t%s\t%s\t%d\t%.1f\n", attack.name, v.did, v.peak>>20, v.killed,
 				&v.calls, &v.connections, &v.probes, &v.steps, v.logged>>10, v.cpu.Seconds())
-			if v.killed || v.peak > memoryLimit {
-				t.Errorf("peak %d MiB, killed: %t", v.peak>>20, v.killed)
-			}
+			assert.True(t, !v.killed && v.peak <= memoryLimit, "peak %d MiB, killed: %t", v.peak>>20, v.killed)
 			for name, y := range map[string]*tally{
 				"calls": &v.calls, "new connections": &v.connections, "steps of releases": &v.steps,
 			} {
-				if y.failed > 0 || y.tried == 0 {
-					t.Errorf("%s: %s: %v", name, y, y.err)
-				}
+				assert.True(t, y.failed <= 0 && y.tried != 0, "%s: %s: %v", name, y, y.err)
 			}
-			if y := &v.probes; y.longest >= probeFailures || y.tried == 0 {
-				t.Errorf("probes: %d in a row failed: %s: %v", y.longest, y, y.err)
-			}
+			y := &v.probes
+			assert.True(t, y.longest < probeFailures && y.tried != 0, "probes: %d in a row failed: %s: %v", y.longest, y, y.err)
 		})
 	}
 	_ = out.Flush()

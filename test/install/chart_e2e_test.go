@@ -15,6 +15,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 )
@@ -77,9 +78,7 @@ func TestChartEqualsKustomize(t *testing.T) {
 			}
 			// Line breaks in expressions of policies have no meaning, and kustomize adds some.
 			words := cmp.Comparer(func(a, b string) bool { return slices.Equal(strings.Fields(a), strings.Fields(b)) })
-			if diff := cmp.Diff(want, got, words); diff != "" {
-				t.Errorf("-kustomize +chart:\n%s", diff)
-			}
+			assert.Empty(t, cmp.Diff(want, got, words), "-kustomize +chart")
 		})
 	}
 }
@@ -116,9 +115,7 @@ batchRelease: {enabled: true, env: *env}
 		if name == "lockstep" {
 			want = append([]any{map[string]any{"name": "GOMEMLIMIT", "value": "200MiB"}}, want...)
 		}
-		if diff := cmp.Diff(want, container["env"]); diff != "" {
-			t.Errorf("the environment of %s (-want +got):\n%s", name, diff)
-		}
+		assert.Empty(t, cmp.Diff(want, container["env"]), "the environment of %s (-want +got)", name)
 	}
 	deployment := objects[key{"Deployment.apps", "elsewhere", "lockstep"}]
 	for want, path := range map[string][]string{
@@ -129,22 +126,16 @@ batchRelease: {enabled: true, env: *env}
 		"map[app.kubernetes.io/name:lockstep team:platform]": {"spec", "template", "metadata", "labels"},
 	} {
 		got, _, err := unstructured.NestedFieldNoCopy(deployment.Object, path...)
-		if err != nil || fmt.Sprint(got) != want {
-			t.Errorf("%s is %v, want %s (%v)", strings.Join(path, "."), got, want, err)
-		}
+		assert.True(t, err == nil && fmt.Sprint(got) == want, "%s is %v, want %s (%v)", strings.Join(path, "."), got, want, err)
 	}
 	text := e.run(e.helm, "template", release, e.chart(), "-n", "elsewhere", "--set", "kruise.enabled=true", "--set", "batchRelease.enabled=true")
-	if strings.Contains(text, namespace) {
-		t.Errorf("a chart in namespace elsewhere names %s", namespace)
-	}
+	assert.NotContains(t, text, namespace, "a chart in namespace elsewhere names %s", namespace)
 	for _, o := range objects {
 		if o.GetKind() == "Secret" {
 			t.Errorf("with cert-manager the chart makes Secret %s", o.GetName())
 		}
 	}
-	if objects[key{"Certificate.cert-manager.io", "elsewhere", "certificate"}] == nil {
-		t.Error("no Certificate")
-	}
+	assert.NotNil(t, objects[key{"Certificate.cert-manager.io", "elsewhere", "certificate"}], "no Certificate")
 	binding := objects[key{"ClusterRoleBinding.rbac.authorization.k8s.io", "", "lockstep-argo-rollouts"}]
 	if subjects, _, err := unstructured.NestedSlice(binding.Object, "subjects"); err != nil || len(subjects) != 1 ||
 		subjects[0].(map[string]any)["namespace"] != "rollouts" || subjects[0].(map[string]any)["name"] != "controller" {
@@ -156,22 +147,16 @@ driver: {args: , namespace: "2027", tls: {secretName: "2028"}}
 kruise: {enabled: true, args: , manager: {namespace: "2029", serviceAccount: "2030"}}
 `)))
 	for _, name := range []string{"lockstep", "lockstep-kruise"} {
-		if objects[key{"Deployment.apps", "2026", name}] == nil {
-			t.Errorf("no Deployment %s in namespace 2026", name)
-		}
+		assert.NotNil(t, objects[key{"Deployment.apps", "2026", name}], "no Deployment %s in namespace 2026", name)
 	}
-	if objects[key{"Secret", "2026", "2028"}] == nil {
-		t.Error("no Secret 2028")
-	}
+	assert.NotNil(t, objects[key{"Secret", "2026", "2028"}], "no Secret 2028")
 	subjects, _, err := unstructured.NestedSlice(objects[key{"ClusterRoleBinding.rbac.authorization.k8s.io", "", "kruise-rollout-lockstep"}].Object, "subjects")
-	if err != nil || len(subjects) != 1 || subjects[0].(map[string]any)["namespace"] != "2029" || subjects[0].(map[string]any)["name"] != "2030" {
-		t.Errorf("Kruise's binding is of %v (%v)", subjects, err)
-	}
+	assert.True(t, err == nil && len(subjects) == 1 && subjects[0].(map[string]any)["namespace"] == "2029" && subjects[0].(map[string]any)["name"] == "2030",
+		"Kruise's binding is of %v (%v)", subjects, err)
 	for enabled, calls := range map[string]bool{"true": true, "false": false} {
 		_, notes, _ := strings.Cut(e.run(e.helm, "install", release, e.chart(), "-n", "elsewhere", "--dry-run=client", "--set", "driver.enabled="+enabled), "NOTES:")
-		if !strings.Contains(notes, "--clusterrole=lockstep-operator") || strings.Contains(notes, "this driver") != calls {
-			t.Errorf("driver.enabled=%s: the notes are %s", enabled, notes)
-		}
+		assert.True(t, strings.Contains(notes, "--clusterrole=lockstep-operator") && strings.Contains(notes, "this driver") == calls,
+			"driver.enabled=%s: the notes are %s", enabled, notes)
 	}
 	for value, message := range map[string]string{
 		"image.digest=latest":            "image/digest",
@@ -181,9 +166,8 @@ kruise: {enabled: true, args: , manager: {namespace: "2029", serviceAccount: "20
 		"permissions.gatway=true":        "gatway",
 		"driver.pod.nodeSelector.a=true": "driver/pod/nodeSelector",
 	} {
-		if _, err := e.try(e.helm, "template", release, e.chart(), "--set", value); err == nil || !strings.Contains(err.Error(), message) {
-			t.Errorf("--set %s: %v, want an error that names %s", value, err, message)
-		}
+		_, err := e.try(e.helm, "template", release, e.chart(), "--set", value)
+		assert.ErrorContains(t, err, message, "--set %s: %v, want an error that names %s", value, err, message)
 	}
 }
 
@@ -210,29 +194,19 @@ spec: {workloadRef: {name: model}}
 	secret := e.get("secret/lockstep-tls", "{.data}")
 
 	e.run(e.helm, append([]string{"upgrade", release, e.chart(), "--set", "image.tag=upgraded"}, flags...)...)
-	if got := e.get("secret/lockstep-tls", "{.data}"); got != secret {
-		t.Error("the upgrade replaced the certificate")
-	}
-	if got := e.get("deployment/lockstep", "{.spec.template.spec.containers[0].image}"); got != "ghcr.io/lockstep-rollouts/lockstep:upgraded" {
-		t.Errorf("the image is %s", got)
-	}
-	if got := e.get("crd/rollouttargets.lockstep.dev", "{.spec.versions[0].schema.openAPIV3Schema.description}"); !strings.HasPrefix(got, "RolloutTarget") {
-		t.Errorf("the upgrade did not upgrade the CRD: %q", got)
-	}
-	if got := e.run(e.kubectl, "get", "clusterrole", "lockstep-obsolete", "--ignore-not-found"); got != "" {
-		t.Errorf("the upgrade kept what this chart lacks: %s", got)
-	}
+	assert.Equal(t, secret, e.get("secret/lockstep-tls", "{.data}"), "the upgrade replaced the certificate")
+	assert.Equal(t, "ghcr.io/lockstep-rollouts/lockstep:upgraded", e.get("deployment/lockstep", "{.spec.template.spec.containers[0].image}"),
+		"the image")
+	got := e.get("crd/rollouttargets.lockstep.dev", "{.spec.versions[0].schema.openAPIV3Schema.description}")
+	assert.True(t, strings.HasPrefix(got, "RolloutTarget"), "the upgrade did not upgrade the CRD: %q", got)
+	assert.Empty(t, e.run(e.kubectl, "get", "clusterrole", "lockstep-obsolete", "--ignore-not-found"), "the upgrade kept what this chart lacks")
 
 	manifest := e.write("release.yaml", e.run(e.helm, "get", "manifest", release, "-n", namespace))
 	before := e.uids(manifest)
 	crd := key{"CustomResourceDefinition.apiextensions.k8s.io", "", "rollouttargets.lockstep.dev"}
-	if before[crd] == "" || len(before) < 36 {
-		t.Fatalf("%d objects of the release exist, with the CRD: %q", len(before), before[crd])
-	}
+	require.True(t, before[crd] != "" && len(before) >= 36, "%d objects of the release exist, with the CRD: %q", len(before), before[crd])
 	e.run(e.helm, "uninstall", release, "-n", namespace, "--wait")
-	if diff := cmp.Diff(map[key]string{crd: before[crd]}, e.uids(manifest)); diff != "" {
-		t.Errorf("what is left after helm uninstall (-want +got):\n%s", diff)
-	}
+	assert.Empty(t, cmp.Diff(map[key]string{crd: before[crd]}, e.uids(manifest)), "what is left after helm uninstall (-want +got)")
 	e.run(e.kubectl, "get", "rollouttarget", "kept", "-n", "default")
 
 	e.run(e.helm, append([]string{"install", release, e.chart()}, flags...)...)
@@ -258,9 +232,7 @@ func (e *env) earlierChart() string {
 	crd, err := os.ReadFile(filepath.Join(chart, file))
 	require.NoError(e, err)
 	older := strings.Replace(string(crd), "description: |-\n          RolloutTarget", "description: |-\n          Earlier RolloutTarget", 1)
-	if older == string(crd) {
-		e.Fatal("the CRD has no description to change")
-	}
+	require.NotEqual(e, string(crd), older, "the CRD has no description to change")
 	e.writeTo(chart, file, older)
 	return chart
 }
@@ -299,9 +271,7 @@ func (e *env) dropImage(deployment object) {
 // container returns the only container of a Deployment, not a copy.
 func (e *env) container(deployment object) map[string]any {
 	e.Helper()
-	if deployment == nil {
-		e.Fatal("no Deployment")
-	}
+	require.NotNil(e, deployment, "no Deployment")
 	containers, _, err := unstructured.NestedFieldNoCopy(deployment.Object, "spec", "template", "spec", "containers")
 	if list, ok := containers.([]any); err == nil && ok && len(list) == 1 {
 		return list[0].(map[string]any)

@@ -14,6 +14,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 )
@@ -40,9 +41,7 @@ func TestFolders(t *testing.T) {
 	base := e.render(filepath.Join(configDir, "base"))
 	for _, part := range []string{"access", "permissions"} {
 		for k, o := range e.render(filepath.Join(configDir, part)) {
-			if diff := cmp.Diff(base[k], o); diff != "" {
-				t.Errorf("%v is not the same in the base (-base +%s):\n%s", k, part, diff)
-			}
+			assert.Empty(t, cmp.Diff(base[k], o), "%v is not the same in the base (-base +%s)", k, part)
 		}
 	}
 
@@ -51,17 +50,13 @@ func TestFolders(t *testing.T) {
 	e.run(e.kubectl, "apply", "-k", dir)
 	manifest := e.write("all.yaml", e.run(e.kubectl, "kustomize", dir))
 	before := e.uids(manifest)
-	if len(before) != len(owner) {
-		t.Fatalf("%d objects exist, the folders have %d", len(before), len(owner))
-	}
+	require.Len(t, before, len(owner), "%d objects exist, the folders have %d", len(before), len(owner))
 	for _, folder := range folders {
 		dir := filepath.Join(configDir, folder)
 		e.delete(dir)
 		want := maps.Clone(before)
 		maps.DeleteFunc(want, func(k key, _ string) bool { return owner[k] == folder })
-		if diff := cmp.Diff(want, e.uids(manifest)); diff != "" {
-			t.Errorf("after kubectl delete -k config/%s (-want +got):\n%s", folder, diff)
-		}
+		assert.Empty(t, cmp.Diff(want, e.uids(manifest)), "after kubectl delete -k config/%s (-want +got)", folder)
 		e.run(e.kubectl, "apply", "-k", dir)
 		before = e.uids(manifest)
 	}
@@ -69,14 +64,10 @@ func TestFolders(t *testing.T) {
 		e.delete(filepath.Join(configDir, folder))
 	}
 	for k := range e.uids(manifest) {
-		if owner[k] != "base" {
-			t.Errorf("%v of config/%s still exists", k, owner[k])
-		}
+		assert.Equal(t, "base", owner[k], "%v of config/%s still exists", k, owner[k])
 	}
 	e.deleteBase()
-	if left := e.uids(manifest); len(left) > 0 {
-		t.Errorf("these still exist after the base was deleted: %v", left)
-	}
+	assert.Empty(t, e.uids(manifest), "these still exist after the base was deleted")
 }
 
 // combines tests that one kustomization of the folders has the objects of each, and that no two folders have one in common. It returns
@@ -86,15 +77,12 @@ func (e *env) combines(folders []string) map[key]string {
 	owner, want := map[key]string{}, map[key]object{}
 	for _, folder := range folders {
 		for k, o := range e.render(filepath.Join(configDir, folder)) {
-			if owner[k] != "" {
-				e.Errorf("%v is in %s and in %s: removing one removes it from the other", k, owner[k], folder)
-			}
+			assert.Empty(e, owner[k], "%v is in %s and in %s: removing one removes it from the other", k, owner[k], folder)
 			owner[k], want[k] = folder, o
 		}
 	}
-	if diff := cmp.Diff(want, e.render(e.kustomization(folders...))); diff != "" {
-		e.Errorf("a kustomization of %v has other objects (-folders +kustomization):\n%s", folders, diff)
-	}
+	assert.Empty(e, cmp.Diff(want, e.render(e.kustomization(folders...))),
+		"a kustomization of %v has other objects (-folders +kustomization)", folders)
 	return owner
 }
 
@@ -134,28 +122,21 @@ func TestArgoComponent(t *testing.T) {
 			dir := e.argoKustomization(component)
 			objects := e.render(dir)
 			account := key{"ServiceAccount", "argo-rollouts", "argo-rollouts"}
-			if objects[account] == nil {
-				t.Fatalf("no %v", account)
-			}
+			require.NotNil(t, objects[account], "no %v", account)
 			for k, o := range objects {
-				if k.namespace != "" && k.namespace != "argo-rollouts" {
-					t.Errorf("%v is not in Argo's namespace", k)
-				}
+				assert.False(t, k.namespace != "" && k.namespace != "argo-rollouts", "%v is not in Argo's namespace", k)
 				if !strings.HasPrefix(k.kind, "ClusterRoleBinding") {
 					continue
 				}
 				subjects, _, err := unstructured.NestedSlice(o.Object, "subjects")
 				require.NoError(t, err)
 				want := []any{map[string]any{"kind": account.kind, "namespace": account.namespace, "name": account.name}}
-				if diff := cmp.Diff(want, subjects); diff != "" {
-					t.Errorf("%v is not bound to Argo's account (-want +got):\n%s", k, diff)
-				}
+				assert.Empty(t, cmp.Diff(want, subjects), "%v is not bound to Argo's account (-want +got)", k)
 			}
 			deployment := objects[key{"Deployment.apps", "argo-rollouts", "argo-rollouts"}]
 			init, _, err := unstructured.NestedSlice(deployment.Object, "spec", "template", "spec", "initContainers")
-			if err != nil || len(init) != 1 || init[0].(map[string]any)["image"] != "registry.example.com/lockstep:dev" {
-				t.Errorf("Argo's init containers are %v, %v", init, err)
-			}
+			assert.True(t, err == nil && len(init) == 1 && init[0].(map[string]any)["image"] == "registry.example.com/lockstep:dev",
+				"Argo's init containers are %v, %v", init, err)
 			e.run(e.kubectl, "create", "namespace", "argo-rollouts")
 			t.Cleanup(func() { e.run(e.kubectl, "delete", "namespace", "argo-rollouts") })
 			e.run(e.kubectl, "apply", "--server-side", "-k", dir)

@@ -137,12 +137,10 @@ func (e *env) uids(manifest string) map[key]string {
 			note(found)
 			continue
 		}
-		if err := found.EachListItem(func(item runtime.Object) error {
+		require.NoError(e, found.EachListItem(func(item runtime.Object) error {
 			note(item.(object))
 			return nil
-		}); err != nil {
-			e.Fatal(err)
-		}
+		}))
 	}
 	return uids
 }

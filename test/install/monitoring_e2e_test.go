@@ -12,6 +12,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"sigs.k8s.io/yaml"
 
@@ -47,12 +48,9 @@ func TestAlerts(t *testing.T) {
 		name, _ := alert["alert"].(string)
 		annotations, _ := alert["annotations"].(map[string]any)
 		url, _ := annotations["runbook_url"].(string)
-		if name == "" || !strings.HasSuffix(url, "/docs/alerts.md#"+strings.ToLower(name)) || !strings.Contains(runbook, "\n## "+name+"\n") {
-			t.Errorf("alert %q has the runbook %q, and docs/alerts.md no section for it", name, url)
-		}
-		if !strings.Contains(tests, "docs/alerts.md#"+strings.ToLower(name)+"\n") {
-			t.Errorf("no test in which %s fires", name)
-		}
+		assert.True(t, name != "" && strings.HasSuffix(url, "/docs/alerts.md#"+strings.ToLower(name)) && strings.Contains(runbook, "\n## "+name+"\n"),
+			"alert %q has the runbook %q, and docs/alerts.md no section for it", name, url)
+		assert.Contains(t, tests, "docs/alerts.md#"+strings.ToLower(name)+"\n", "no test in which %s fires", name)
 	}
 }
 
@@ -85,9 +83,8 @@ func TestAlertsWithoutServer(t *testing.T) {
 		{"kustomize with the patch of its comment", e.run(e.kubectl, "kustomize", dir), 0},
 	} {
 		down, all := strings.Count(test.manifest, "alert: LockstepDriverDown\n"), strings.Count(test.manifest, "- alert: ")
-		if down != test.want || all != 9+test.want {
-			t.Errorf("%s: %d alerts, LockstepDriverDown %d times; want %d and %d", test.name, all, down, 9+test.want, test.want)
-		}
+		assert.True(t, down == test.want && all == 9+test.want,
+			"%s: %d alerts, LockstepDriverDown %d times; want %d and %d", test.name, all, down, 9+test.want, test.want)
 	}
 }
 
@@ -108,16 +105,12 @@ func TestMonitoringAccount(t *testing.T) {
 		return err
 	})
 	account := "--as=system:serviceaccount:" + namespace + ":lockstep-metrics"
-	if got := e.run(e.kubectl, "auth", "can-i", "get", "/metrics", account); got != "yes\n" {
-		t.Errorf("the account may read /metrics: %s", got)
-	}
-	if got, err := e.try(e.kubectl, "auth", "can-i", "list", "pods", account); err == nil {
-		t.Errorf("the account may list pods: %s", got)
-	}
+	assert.Equal(t, "yes\n", e.run(e.kubectl, "auth", "can-i", "get", "/metrics", account), "the account may read /metrics")
+	got, err := e.try(e.kubectl, "auth", "can-i", "list", "pods", account)
+	assert.Error(t, err, "the account may list pods: %s", got)
 	server := e.cluster.RESTConfig().Host
-	if got := e.run(e.kubectl, "auth", "whoami", "--kubeconfig="+os.DevNull, "--server="+server, "--insecure-skip-tls-verify", "--token="+token, "-o", "jsonpath={.status.userInfo.username}"); got != "system:serviceaccount:"+namespace+":lockstep-metrics" {
-		t.Errorf("the token is of %s", got)
-	}
+	assert.Equal(t, "system:serviceaccount:"+namespace+":lockstep-metrics", e.run(e.kubectl, "auth", "whoami", "--kubeconfig="+os.DevNull, "--server="+server, "--insecure-skip-tls-verify", "--token="+token, "-o", "jsonpath={.status.userInfo.username}"),
+		"the token is of")
 }
 
 // operator installs the kinds of the Prometheus operator.

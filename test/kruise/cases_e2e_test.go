@@ -14,6 +14,8 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
+	"github.com/stretchr/testify/assert"
+
 	"github.com/lockstep-rollouts/lockstep/test/suite"
 )
 
@@ -135,9 +137,8 @@ func TestUnsupportedPlan(t *testing.T) {
 			e.Edit("v2")
 			e.awaitReady(name, metav1.ConditionFalse, "Unsupported")
 			suite.AwaitEvents(t, e.Kube, e.Namespace, "RolloutTarget", name, "Warning Unsupported")
-			if s := e.target(t.Context(), name).Status; s.UpdatedReplicas != 0 || !strings.Contains(s.Conditions[0].Message, field) {
-				t.Errorf("its status is %s", asJSON(s))
-			}
+			s := e.target(t.Context(), name).Status
+			assert.True(t, s.UpdatedReplicas == 0 && strings.Contains(s.Conditions[0].Message, field), "its status is %s", asJSON(s))
 			e.Edit("v1")
 			e.awaitDone()
 			e.MustRest("v1")
@@ -164,9 +165,8 @@ func TestRollbackInBatches(t *testing.T) {
 	e.Edit("v1")
 	e.MustRest("v1")
 	e.awaitPause(1)
-	if s := e.target(t.Context(), name).Status; !strings.Contains(s.Conditions[0].Message, "do not delay a rollback") {
-		t.Errorf("its status is %s", asJSON(s))
-	}
+	s := e.target(t.Context(), name).Status
+	assert.Contains(t, s.Conditions[0].Message, "do not delay a rollback", "its status is %s", asJSON(s))
 	e.approve()
 	e.awaitPause(2)
 	e.approve()

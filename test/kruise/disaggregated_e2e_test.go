@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -27,9 +28,8 @@ func TestDisaggregated(t *testing.T) {
 	e := newEnv(t)
 	sets := schema.GroupVersionResource{Group: "disaggregatedset.x-k8s.io", Version: "v1", Resource: "disaggregatedsets"}
 	s := suite.NewRoles(t, e.Cluster, e.Namespace, name)
-	if err := e.Cluster.Apply(t.Context(), e.Namespace, []byte(strings.Replace(target("other"), "workloadRef: {", "workloadRef: {kind: Deployment, ", 1))); err == nil {
-		t.Error("a target of a Deployment is accepted")
-	}
+	assert.Error(t, e.Cluster.Apply(t.Context(), e.Namespace, []byte(strings.Replace(target("other"), "workloadRef: {", "workloadRef: {kind: Deployment, ", 1))),
+		"a target of a Deployment is accepted")
 	e.Apply(strings.Replace(target(name), "workloadRef: {", "workloadRef: {kind: DisaggregatedSet, ", 1))
 	e.Apply(rollout(quarters))
 	e.awaitPhase("Healthy")
@@ -43,9 +43,8 @@ func TestDisaggregated(t *testing.T) {
 	s.SetImage("v1")
 	e.awaitDone()
 	s.Await("v2", -1, -1)
-	if now := s.Leaders("v1"); !maps.Equal(now, stable) {
-		t.Errorf("the leaders of the stable revision were %v and are %v", stable, now)
-	}
+	now := s.Leaders("v1")
+	assert.True(t, maps.Equal(now, stable), "the leaders of the stable revision were %v and are %v", stable, now)
 
 	s.SetImage("v3")
 	s.Await("v3", 1, 1) // until then the Rollout shows the pause of the release before
@@ -65,7 +64,6 @@ func TestDisaggregated(t *testing.T) {
 	s.Await("v1", -1, -1)
 	s.Await("v3", 8, 2)
 	e.awaitReady(name, metav1.ConditionTrue, "Promoted")
-	if got := e.target(t.Context(), name).Status; got.UpdatedReadyReplicas != 8 || got.CurrentRevision != got.UpdateRevision {
-		t.Errorf("the target's status is %s", asJSON(got))
-	}
+	got := e.target(t.Context(), name).Status
+	assert.True(t, got.UpdatedReadyReplicas == 8 && got.CurrentRevision == got.UpdateRevision, "the target's status is %s", asJSON(got))
 }

@@ -117,9 +117,8 @@ func (e *env) target(ctx context.Context, of string) *v1alpha1.RolloutTarget {
 // patch applies a JSON merge patch to an object with the test's name.
 func (e *env) patch(resource schema.GroupVersionResource, raw string, subresources ...string) {
 	e.T.Helper()
-	if _, err := e.Objects(resource).Patch(e.T.Context(), e.Name, types.MergePatchType, []byte(raw), metav1.PatchOptions{}, subresources...); err != nil && !apierrors.IsConflict(err) {
-		e.T.Fatal(err)
-	}
+	_, err := e.Objects(resource).Patch(e.T.Context(), e.Name, types.MergePatchType, []byte(raw), metav1.PatchOptions{}, subresources...)
+	require.False(e.T, err != nil && !apierrors.IsConflict(err), err)
 }
 
 func (e *env) remove(resource schema.GroupVersionResource) {

@@ -15,6 +15,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	"github.com/lockstep-rollouts/lockstep/test/driver"
 )
@@ -99,9 +102,8 @@ func TestScaledAfterAbort(t *testing.T) {
 	e.MustRest("v1")
 	aborted := e.release()
 	e.staysScaled(before)
-	if now := e.release(); now != aborted {
-		t.Errorf("release %s was aborted, and then %s began", aborted, now)
-	}
+	now := e.release()
+	assert.Equal(t, aborted, now, "release %s was aborted, and then %s began", aborted, now)
 }
 
 // awaitFirstStep waits for the pause after the first step of a release of the tag, which has replaced no other group.
@@ -116,9 +118,7 @@ func (e *env) awaitFirstStep(tag string, before map[string]types.UID) {
 func (e *env) release() string {
 	e.T.Helper()
 	r, err := record.DecodeRecord(e.Workload(e.T.Context()).Annotations[record.RecordAnnotation])
-	if err != nil || r.Release == nil {
-		e.T.Fatalf("no release is recorded: %v", err)
-	}
+	require.True(e.T, err == nil && r.Release != nil, "no release is recorded: %v", err)
 	return r.Release.ID
 }
 
@@ -127,9 +127,8 @@ func (e *env) end(verb string, flags ...string) {
 	e.T.Helper()
 	binary := driver.Path(e.T)
 	args := append([]string{verb, name, "--namespace", e.Namespace, "--kubeconfig", e.Cluster.Kubeconfig()}, flags...)
-	if out, err := exec.CommandContext(e.T.Context(), binary, args...).CombinedOutput(); err != nil {
-		e.T.Fatalf("lockstep %s: %v\n%s", strings.Join(args, " "), err, out)
-	}
+	out, err := exec.CommandContext(e.T.Context(), binary, args...).CombinedOutput()
+	require.NoError(e.T, err, "lockstep %s: %v\n%s", strings.Join(args, " "), err, out)
 }
 
 // awaitMirrored waits until the target stands for the workload's template.

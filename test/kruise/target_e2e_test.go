@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -131,13 +132,10 @@ func (e *env) mustBeRestored() {
 	e.T.Helper()
 	e.awaitNoTarget()
 	w := e.Workload(e.T.Context())
-	if rolling := w.Spec.RolloutStrategy.RollingUpdateConfiguration; rolling != nil && record.SameRolling(*rolling, record.Hold()) {
-		e.T.Errorf("the hold is left: %s", asJSON(rolling))
-	}
+	rolling := w.Spec.RolloutStrategy.RollingUpdateConfiguration
+	assert.False(e.T, rolling != nil && record.SameRolling(*rolling, record.Hold()), "the hold is left: %s", asJSON(rolling))
 	for key := range w.Annotations {
-		if strings.HasPrefix(key, "lockstep.dev/") {
-			e.T.Errorf("annotation %s is left", key)
-		}
+		assert.False(e.T, strings.HasPrefix(key, "lockstep.dev/"), "annotation %s is left", key)
 	}
 }
 
@@ -183,9 +181,7 @@ func TestSpecIsValidated(t *testing.T) {
 		"a negative time":                 `{"spec":{"minReadySeconds":-1}}`,
 	} {
 		_, err := e.Objects(targets).Patch(t.Context(), name, types.MergePatchType, []byte(patch), metav1.PatchOptions{})
-		if !apierrors.IsInvalid(err) {
-			t.Errorf("%s: %v, want it refused as invalid", what, err)
-		}
+		assert.True(t, apierrors.IsInvalid(err), "%s: %v, want it refused as invalid", what, err)
 	}
 }
 

@@ -15,6 +15,9 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/lockstep-rollouts/lockstep/test/suite"
 	"github.com/lockstep-rollouts/lockstep/test/tenant"
 )
@@ -33,25 +36,16 @@ func TestTenants(t *testing.T) {
 	e.Eventually("the policy refuses a RolloutTarget", func(context.Context) error {
 		return tenant.Refused(editor.Create(targets, target(name)), e.Namespace, ":editor", "rollouttargets.lockstep.dev")
 	})
-	if err := operator.Create(targets, target(name)); err != nil {
-		t.Fatalf("an operator: %v", err)
-	}
+	require.NoError(t, operator.Create(targets, target(name)), "an operator")
 	// The API server accepts a time that does not decode, and the controller goes on with all other targets.
-	if err := operator.Create(targets, strings.ReplaceAll(target("odd"), "{name: "+name+"}", "{name: odd}")); err != nil {
-		t.Fatalf("an operator: %v", err)
-	}
+	require.NoError(t, operator.Create(targets, strings.ReplaceAll(target("odd"), "{name: "+name+"}", "{name: odd}")), "an operator")
 	odd := []byte(`{"status":{"conditions":[{"type":"A","status":"True","reason":"B","message":"","lastTransitionTime":"2020-01-01t00:00:00z"}]}}`)
-	if _, err := e.Objects(targets).Patch(t.Context(), "odd", types.MergePatchType, odd, metav1.PatchOptions{}, "status"); err != nil {
-		t.Fatal(err)
-	}
+	_, err := e.Objects(targets).Patch(t.Context(), "odd", types.MergePatchType, odd, metav1.PatchOptions{}, "status")
+	require.NoError(t, err)
 	suite.AwaitEvents(t, e.Kube, e.Namespace, "RolloutTarget", "odd", "Warning Undecodable")
 	of := rollout("- replicas: 50%\n  pause: {}\n- replicas: 100%")
-	if err := tenant.Refused(editor.Create(rollouts, of), e.Namespace, ":editor", "rollouts.rollouts.kruise.io"); err != nil {
-		t.Error(err)
-	}
-	if err := operator.Create(rollouts, of); err != nil {
-		t.Fatalf("an operator: %v", err)
-	}
+	assert.NoError(t, tenant.Refused(editor.Create(rollouts, of), e.Namespace, ":editor", "rollouts.rollouts.kruise.io"))
+	require.NoError(t, operator.Create(rollouts, of), "an operator")
 	batchRelease := `
 apiVersion: rollouts.kruise.io/v1beta1
 kind: BatchRelease
@@ -61,9 +55,7 @@ spec:
   releasePlan: {enableExtraWorkloadForCanary: false, batches: [{canaryReplicas: 100%}]}
 `
 	batchReleases := rollouts.GroupVersion().WithResource("batchreleases")
-	if err := tenant.Refused(editor.Create(batchReleases, batchRelease), e.Namespace, ":editor"); err != nil {
-		t.Error(err)
-	}
+	assert.NoError(t, tenant.Refused(editor.Create(batchReleases, batchRelease), e.Namespace, ":editor"))
 	e.awaitPhase("Healthy")
 	// The whole status: Kruise may not have written one yet, and the API server validates it before the policy.
 	forged := `{"status":{"canaryStatus":{"currentStepState":"StepReady","canaryReplicas":0,"canaryReadyReplicas":0,"canaryRevision":"",` +
@@ -78,31 +70,19 @@ spec:
 		"pause":      {rollouts, `{"spec":{"strategy":{"paused":true}}}`, nil},
 		"status":     {rollouts, forged, []string{"status"}},
 	} {
-		if err := tenant.Refused(editor.Patch(request.resource, name, request.patch, request.subresources...), e.Namespace, ":editor"); err != nil {
-			t.Errorf("%s: %v", what, err)
-		}
+		assert.NoError(t, tenant.Refused(editor.Patch(request.resource, name, request.patch, request.subresources...), e.Namespace, ":editor"), what)
 	}
-	if err := operator.Patch(rollouts, name, `{"spec":{"strategy":{"paused":true}}}`); err != nil {
-		t.Errorf("an operator: %v", err)
-	}
+	assert.NoError(t, operator.Patch(rollouts, name, `{"spec":{"strategy":{"paused":true}}}`), "an operator")
 	// A deletion that promotes drives a release; another one does not.
 	remove := func(u tenant.User) error {
 		return u.Resource(targets).Namespace(e.Namespace).Delete(t.Context(), name, metav1.DeleteOptions{DryRun: []string{metav1.DryRunAll}})
 	}
-	if err := remove(editor); err != nil {
-		t.Errorf("a deletion that rolls back: %v", err)
-	}
+	assert.NoError(t, remove(editor), "a deletion that rolls back")
 	e.patch(targets, `{"spec":{"onDeletion":"Promote"}}`)
-	if err := tenant.Refused(remove(editor), e.Namespace, ":editor", "may not delete"); err != nil {
-		t.Errorf("a deletion that promotes: %v", err)
-	}
+	assert.NoError(t, tenant.Refused(remove(editor), e.Namespace, ":editor", "may not delete"), "a deletion that promotes")
 	const owned = `{"metadata":{"ownerReferences":[{"apiVersion":"v1","kind":"ConfigMap","name":"own","uid":"0"}]}}`
-	if err := tenant.Refused(editor.Patch(targets, name, owned), e.Namespace, ":editor"); err != nil {
-		t.Errorf("an owner that is gone: %v", err)
-	}
-	if err := remove(operator); err != nil {
-		t.Errorf("an operator: %v", err)
-	}
+	assert.NoError(t, tenant.Refused(editor.Patch(targets, name, owned), e.Namespace, ":editor"), "an owner that is gone")
+	assert.NoError(t, remove(operator), "an operator")
 	deployment := `
 apiVersion: rollouts.kruise.io/v1beta1
 kind: Rollout
@@ -111,7 +91,5 @@ spec:
   workloadRef: {apiVersion: apps/v1, kind: Deployment, name: other}
   strategy: {canary: {steps: [{replicas: 50%}]}}
 `
-	if err := editor.Create(rollouts, deployment); err != nil {
-		t.Errorf("a Rollout of a Deployment: %v", err)
-	}
+	assert.NoError(t, editor.Create(rollouts, deployment), "a Rollout of a Deployment")
 }

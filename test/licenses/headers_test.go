@@ -11,6 +11,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
 
@@ -25,15 +26,11 @@ func TestSourcesHaveTheHeader(t *testing.T) {
 	tracked, err := exec.CommandContext(t.Context(), "git", "-C", root, "ls-files", "*.go", "*.proto", "*.sh", "*.js", "*.ts", "*.mts").Output()
 	require.NoError(t, err)
 	files := strings.Fields(string(tracked))
-	if len(files) < 500 {
-		t.Fatalf("only %d sources were found", len(files))
-	}
+	require.GreaterOrEqual(t, len(files), 500, "only %d sources were found", len(files))
 	for _, file := range files {
 		content, err := os.ReadFile(filepath.Join(root, file))
 		require.NoError(t, err)
-		if !header.Match(content) {
-			t.Errorf("%s does not begin with the copyright and %q", file, "SPDX-License-Identifier: Apache-2.0")
-		}
+		assert.True(t, header.Match(content), "%s does not begin with the copyright and %q", file, "SPDX-License-Identifier: Apache-2.0")
 	}
 }
 
@@ -51,8 +48,6 @@ func TestHeaderIsFound(t *testing.T) {
 		strings.Replace(lines, "The Lockstep", "Other", 1):    false,
 		"// Copyright The Lockstep Authors.\n\n" + lines[35:]: false,
 	} {
-		if got := header.MatchString(source); got != want {
-			t.Errorf("%q: %v, want %v", source, got, want)
-		}
+		assert.Equal(t, want, header.MatchString(source), "%q", source)
 	}
 }

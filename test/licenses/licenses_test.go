@@ -13,6 +13,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
 
@@ -47,9 +48,7 @@ func TestDependenciesHaveAllowedLicenses(t *testing.T) {
 	list := exec.Command("go", "list", "-deps", "-f", "{{with .Module}}{{if not .Main}}{{.Path}} {{.Dir}}{{end}}{{end}}", "./cmd/lockstep")
 	list.Dir = "../.."
 	out, err := list.Output()
-	if err != nil {
-		t.Fatalf("list the binary's modules: %v", err)
-	}
+	require.NoError(t, err, "list the binary's modules")
 	counts, seen := map[string]int{}, map[string]bool{}
 	for line := range bytes.Lines(out) {
 		path, dir, found := strings.Cut(strings.TrimSpace(string(line)), " ")
@@ -58,13 +57,10 @@ func TestDependenciesHaveAllowedLicenses(t *testing.T) {
 		}
 		seen[path] = true
 		license := moduleLicense(t, dir)
-		if counts[license]++; license == "" {
-			t.Errorf("%s has no allowed license in %s", path, dir)
-		}
+		counts[license]++
+		assert.NotEmpty(t, license, "%s has no allowed license in %s", path, dir)
 	}
-	if len(seen) < 20 {
-		t.Errorf("only %d modules were looked at", len(seen))
-	}
+	assert.GreaterOrEqual(t, len(seen), 20, "only %d modules were looked at", len(seen))
 	t.Logf("%d modules: %v", len(seen), counts)
 }
 
@@ -97,11 +93,7 @@ func TestDisallowedLicensesAreFound(t *testing.T) {
 		"Licensed under the\nApache License,\n  Version 2.0":                            "Apache-2.0",
 		"Permission is hereby granted, free of charge, to any person\nobtaining a copy": "MIT",
 	} {
-		if got := classify(text); got != want {
-			t.Errorf("%q is %q, want %q", text, got, want)
-		}
+		assert.Equal(t, want, classify(text), "%q", text)
 	}
-	if got := moduleLicense(t, t.TempDir()); got != "" {
-		t.Errorf("a module without a license has %q", got)
-	}
+	assert.Empty(t, moduleLicense(t, t.TempDir()), "a module without a license")
 }

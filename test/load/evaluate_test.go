@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/stretchr/testify/assert"
 )
 
 // pattern returns n requests, one per millisecond, whose sides repeat.
@@ -90,13 +92,11 @@ func TestEvaluate(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			p := phase{Phase: test.phase, records: test.records}
 			row := p.evaluate()
-			if row.True != (test.after >= 0) || row.True && row.After != test.after {
-				t.Errorf("true=%t after %s, want %s: %s", row.True, row.After, test.after, test.reason)
-			}
+			assert.False(t, row.True != (test.after >= 0) || row.True && row.After != test.after,
+				"true=%t after %s, want %s: %s", row.True, row.After, test.after, test.reason)
 			problems := strings.Join(row.problems(), "\n")
-			if test.problem == "" && problems != "" || !strings.Contains(problems, test.problem) {
-				t.Errorf("problems %q, want %q: %s", problems, test.problem, test.reason)
-			}
+			assert.False(t, test.problem == "" && problems != "" || !strings.Contains(problems, test.problem),
+				"problems %q, want %q: %s", problems, test.problem, test.reason)
 		})
 	}
 }
@@ -114,16 +114,12 @@ func TestFailures(t *testing.T) {
 	p := phase{Phase: Phase{Want: Shares{"s": 75, "c": 25}}, records: records}
 	row := p.evaluate()
 	got := [...]int{row.Requests, row.Failed, row.ToWorkers, row.ToUnready, row.ToGone, row.Cut, row.Terminating, row.Checked}
-	if want := [...]int{1000, 7, 1, 2, 1, 1, 1, 1000}; got != want {
-		t.Errorf("counts %v, want %v", got, want)
-	}
+	assert.Equal(t, [...]int{1000, 7, 1, 2, 1, 1, 1, 1000}, got, "counts")
 	if problems := row.problems(); len(problems) != 1 || !strings.Contains(problems[0], "7 of 1000 requests failed: 1 cut (e.g. an example), 1 gateway") {
 		t.Errorf("problems %q", problems)
 	}
 	p.MayFail = true
-	if row := p.evaluate(); len(row.problems()) > 0 {
-		t.Errorf("problems in a phase that may fail: %q", row.problems())
-	}
+	assert.Empty(t, p.evaluate().problems(), "problems in a phase that may fail")
 }
 
 // A group that is missing for one request is a problem of its phase.

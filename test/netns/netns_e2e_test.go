@@ -22,6 +22,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/await"
@@ -85,13 +86,10 @@ func TestNothingElseIsReachable(t *testing.T) {
 	interfaces, err := net.Interfaces()
 	require.NoError(t, err)
 	for _, i := range interfaces {
-		if i.Name != "lo" && i.Flags&net.FlagUp != 0 {
-			t.Errorf("interface %s is up", i.Name)
-		}
+		assert.False(t, i.Name != "lo" && i.Flags&net.FlagUp != 0, "interface %s is up", i.Name)
 	}
-	if _, err := net.DialTimeout("tcp", "10.1.2.3:80", 5*time.Second); !errors.Is(err, syscall.ENETUNREACH) {
-		t.Errorf("dial an address outside the range: %v", err)
-	}
+	_, err = net.DialTimeout("tcp", "10.1.2.3:80", 5*time.Second)
+	assert.ErrorIs(t, err, syscall.ENETUNREACH, "dial an address outside the range")
 
 }
 
@@ -146,9 +144,7 @@ func TestOuterNamespaceIsNotConfigured(t *testing.T) {
 	current, err := namespace()
 	require.NoError(t, err)
 	for _, outer := range []string{current, ""} {
-		if err := setUp(outer, config{}); err == nil {
-			t.Errorf("configured namespace %q", outer)
-		}
+		assert.Error(t, setUp(outer, config{}), "configured namespace %q", outer)
 	}
 }
 
@@ -166,17 +162,15 @@ func TestNodeIsGone(t *testing.T) {
 			require.NoError(t, err)
 			require.NoError(t, outer.Start())
 			line, err := bufio.NewReader(stdout).ReadString('\n')
-			if _, notPid := strconv.Atoi(strings.TrimSpace(line)); err != nil || notPid != nil {
-				t.Fatalf("the node printed %q: %v", line, err)
-			}
+			_, notPid := strconv.Atoi(strings.TrimSpace(line))
+			require.True(t, err == nil && notPid == nil, "the node printed %q: %v", line, err)
 			own, err := cgroups()
 			require.NoError(t, err)
 			name := fmt.Sprintf("lockstep-%d", outer.Process.Pid)
 			members, err := os.ReadFile(filepath.Join(own["memory"], name, "cgroup.procs"))
 			pids := strings.Fields(string(members))
-			if err != nil || len(pids) < 3 {
-				t.Fatalf("processes in the node's cgroup: %v (%v), want the first one, the program and its orphan", pids, err)
-			}
+			require.True(t, err == nil && len(pids) >= 3,
+				"processes in the node's cgroup: %v (%v), want the first one, the program and its orphan", pids, err)
 			_ = outer.Process.Signal(signal)
 			_ = outer.Wait()
 			await.Nil(t, "processes and cgroups are gone", func(context.Context) error {
@@ -193,9 +187,8 @@ func TestNodeIsGone(t *testing.T) {
 				return nil
 			})
 			mounts, err := os.ReadFile("/proc/self/mounts")
-			if err != nil || strings.Contains(string(mounts), "/var/lib/cni") {
-				t.Errorf("mounts of the node are visible outside: %s (%v)", mounts, err)
-			}
+			assert.True(t, err == nil && !strings.Contains(string(mounts), "/var/lib/cni"),
+				"mounts of the node are visible outside: %s (%v)", mounts, err)
 		})
 	}
 }

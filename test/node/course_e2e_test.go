@@ -74,11 +74,10 @@ func (c *course) now(ctx context.Context) *pb.BatchContext {
 // request requests a batch, and does not wait for it.
 func (c *course) request(batch int32) {
 	c.T.Helper()
-	if _, err := c.UpgradeBatch(c.T.Context(), &pb.UpgradeBatchRequest{
+	_, err := c.UpgradeBatch(c.T.Context(), &pb.UpgradeBatchRequest{
 		Workload: c.Ref, ReleaseId: "r1", Target: &pb.UpgradeBatchRequest_Batch{Batch: batch},
-	}); err != nil {
-		c.T.Fatal(err)
-	}
+	})
+	require.NoError(c.T, err)
 }
 
 // rollsBack ends the release, and returns when the stable revision serves alone.
@@ -143,9 +142,8 @@ func (c *course) promotes(groups int) {
 	c.T.Helper()
 	c.capacity = groups - maxUnavailable // if it is rolled back
 	c.phase("promotion begins", 0)
-	if _, err := c.Finalize(c.T.Context(), &pb.FinalizeRequest{Workload: c.Ref, ReleaseId: "r1", Intent: promote}); err != nil {
-		c.T.Fatal(err)
-	}
+	_, err := c.Finalize(c.T.Context(), &pb.FinalizeRequest{Workload: c.Ref, ReleaseId: "r1", Intent: promote})
+	require.NoError(c.T, err)
 	sets := c.Sets()
 	await.Nil(c.T, "groups are promoted", func(ctx context.Context) error {
 		w := suite.Get(ctx, c.T, sets, c.Name)

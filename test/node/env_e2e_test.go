@@ -53,9 +53,7 @@ func serveBy(e *serving.Env, d *driver.Driver, changes ...func(*lws.LeaderWorker
 func create(s *serving.Release, changes ...func(*lws.LeaderWorkerSet)) {
 	s.T.Helper()
 	pushed.once.Do(func() { pushed.err = Push(context.Background(), s.Cluster, "v1", "v2") })
-	if pushed.err != nil {
-		s.T.Fatal(pushed.err)
-	}
+	require.NoError(s.T, pushed.err)
 	s.Image = func(tag string) string { return Image(s.Cluster, tag) }
 	w, err := Workload(s.Name, groups, s.Image("v1"))
 	require.NoError(s.T, err)

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
@@ -96,9 +97,7 @@ func TestGroupFails(t *testing.T) {
 				return nil
 			})
 			c.Upgrade(0)
-			if c.pod(pod).UID == uid {
-				t.Error("the group was not recreated")
-			}
+			assert.NotEqual(t, uid, c.pod(pod).UID, "the group was not recreated")
 			c.weigh(10)
 			c.rollsBack()
 		})
@@ -118,9 +117,8 @@ func TestKubeletDies(t *testing.T) {
 	c.nodeIs(1, corev1.ConditionUnknown)
 	c.request(1)
 	c.Await(c.requests, enough)
-	if now := c.now(t.Context()); now.GetState() == pb.State_STATE_READY {
-		t.Errorf("the batch is ready on a node without kubelet: %v", now)
-	}
+	now := c.now(t.Context())
+	assert.NotEqual(t, pb.State_STATE_READY, now.GetState(), "the batch is ready on a node without kubelet: %v", now)
 	c.phase("it is back", 0)
 	require.NoError(t, c.Cluster.StartComponent(t.Context(), cluster.Kubelet(1)))
 	c.Upgrade(1)
@@ -234,9 +232,8 @@ func (c *course) nodeIs(i int, want corev1.ConditionStatus) {
 func (c *course) cordon(i int, unschedulable bool) {
 	c.T.Helper()
 	patch := fmt.Appendf(nil, `{"spec": {"unschedulable": %t}}`, unschedulable)
-	if _, err := c.Kube.CoreV1().Nodes().Patch(context.WithoutCancel(c.T.Context()), cluster.NodeName(i), types.MergePatchType, patch, metav1.PatchOptions{}); err != nil {
-		c.T.Error(err)
-	}
+	_, err := c.Kube.CoreV1().Nodes().Patch(context.WithoutCancel(c.T.Context()), cluster.NodeName(i), types.MergePatchType, patch, metav1.PatchOptions{})
+	assert.NoError(c.T, err)
 }
 
 // evict evicts the pods of a node, as `kubectl drain` does, and returns nil when none is left.

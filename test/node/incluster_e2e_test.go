@@ -23,6 +23,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -75,9 +76,7 @@ func (in *installation) clear() {
 		if err == nil {
 			err = in.Cluster.Apply(context.WithoutCancel(in.T.Context()), "", policies)
 		}
-		if err != nil {
-			in.T.Error(err)
-		}
+		assert.NoError(in.T, err)
 	})
 }
 
@@ -87,9 +86,7 @@ func (in *installation) withHelm() {
 	require.NoError(in.T, in.Cluster.InstallPrometheusOperator(in.T.Context()))
 	charts := "oci://" + in.Cluster.Image("charts")
 	pushed := in.run(in.helm, "push", filepath.Join(in.dist, "lockstep-"+releaseVersion+".tgz"), charts, "--plain-http")
-	if !strings.Contains(pushed, "\nDigest: sha256:") {
-		in.T.Errorf("helm push prints no digest, which the workflow signs:\n%s", pushed)
-	}
+	assert.Contains(in.T, pushed, "\nDigest: sha256:", "helm push prints no digest, which the workflow signs")
 	in.run(in.helm, "install", "lockstep", charts+"/lockstep", "--version", releaseVersion, "--plain-http", "--namespace", config.Namespace,
 		"--create-namespace", "--set", "monitoring.enabled=true", "--wait")
 	c := beginOf(serveBy(in.Env, in.dial()), canary())
@@ -131,9 +128,7 @@ func (in *installation) delete(flag, manifests string) {
 // mustBeGone fails if an object of a manifest still exists.
 func (in *installation) mustBeGone(manifest string) {
 	in.T.Helper()
-	if left := in.run(in.kubectl, "get", "-f", in.write(manifest), "--ignore-not-found", "-o", "name"); left != "" {
-		in.T.Errorf("after the removal these still exist:\n%s", left)
-	}
+	assert.Empty(in.T, in.run(in.kubectl, "get", "-f", in.write(manifest), "--ignore-not-found", "-o", "name"), "after the removal these still exist")
 }
 
 // write returns a file of the manifest.
@@ -162,9 +157,7 @@ func (in *installation) run(program string, args ...string) string {
 func mustScrape(t *testing.T, e *serving.Env) {
 	t.Helper()
 	pods, err := e.Kube.CoreV1().Pods(config.Namespace).List(t.Context(), metav1.ListOptions{LabelSelector: "app.kubernetes.io/name=lockstep"})
-	if err != nil || len(pods.Items) != 1 {
-		t.Fatalf("the driver's pods: %v, %v", pods, err)
-	}
+	require.True(t, err == nil && len(pods.Items) == 1, "the driver's pods: %v, %v", pods, err)
 	secret := suite.Get(t.Context(), t, e.Kube.CoreV1().Secrets(config.Namespace), "lockstep-metrics-token")
 	client := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}}
 	defer client.CloseIdleConnections()
@@ -182,12 +175,10 @@ func mustScrape(t *testing.T, e *serving.Env) {
 		return response.StatusCode, string(body)
 	}
 	want := fmt.Sprintf("lockstep_release_batches{namespace=%q,workload=\"model\"} 3\n", e.Namespace)
-	if code, body := scrape(string(secret.Data["token"])); code != http.StatusOK || !strings.Contains(body, want) {
-		t.Errorf("/metrics answers %d, and has no %s", code, want)
-	}
-	if code, body := scrape(""); code != http.StatusUnauthorized {
-		t.Errorf("/metrics without a token answers %d: %.200s", code, body)
-	}
+	code, body := scrape(string(secret.Data["token"]))
+	assert.True(t, code == http.StatusOK && strings.Contains(body, want), "/metrics answers %d, and has no %s", code, want)
+	code, body = scrape("")
+	assert.Equal(t, http.StatusUnauthorized, code, "/metrics without a token answers %d: %.200s", code, body)
 }
 
 // dial returns a client with the permissions of lockstep-operator in the namespace.
@@ -231,9 +222,8 @@ func buildRelease(t *testing.T, c *cluster.Cluster) string {
 	dist := filepath.Join(t.TempDir(), "dist")
 	build := exec.CommandContext(t.Context(), filepath.Join("..", "..", "tools", "release", "release.sh"))
 	build.Env = append(build.Environ(), "SNAPSHOT=1", "PLATFORMS=linux/"+runtime.GOARCH, "VERSION=v"+releaseVersion, "IMAGE="+c.Image(name), "OUT="+dist)
-	if output, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("%v\n%s", err, output)
-	}
+	output, err := build.CombinedOutput()
+	require.NoError(t, err, output)
 	require.NoError(t, c.PushLayout(t.Context(), name, filepath.Join(dist, "image")))
 	return dist
 }
@@ -293,9 +283,7 @@ func publish(ctx context.Context, s *serving.Release) {
 			}
 			err = suite.SetPodMetrics(ctx, s.Cluster, s.Namespace, s.Name, values)
 		}
-		if err != nil && ctx.Err() == nil {
-			s.T.Error(err)
-		}
+		assert.False(s.T, err != nil && ctx.Err() == nil, err)
 		select { // the metric's period
 		case <-ctx.Done():
 		case <-time.After(500 * time.Millisecond):

@@ -14,6 +14,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"google.golang.org/protobuf/encoding/protojson"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -114,9 +115,7 @@ func beginPools(t *testing.T, pickers int, changes ...func(*lws.LeaderWorkerSet)
 	c.gateway, err = poolgateway.Start(t.Context(), e.Cluster.RESTConfig(), s.Namespace, s.RouteName)
 	require.NoError(t, err)
 	t.Cleanup(func() {
-		if err := c.gateway.Stop(); err != nil {
-			t.Error(err)
-		}
+		assert.NoError(t, c.gateway.Stop())
 	})
 	e.Gateway = c.gateway.Address()
 	s.Eventually("the stable picker is ready", func(ctx context.Context) error { return s.HasEndpoints(ctx, pickerName, 1) })
@@ -172,12 +171,9 @@ func (c *poolCourse) pickerWaits() {
 	apply(c.Release, strings.Replace(next, "name: vllm\n", "name: "+canaryPoolName+"\n", 1))
 	c.Eventually("the canary's picker is ready with the next pool", ready(1))
 	pods, err := c.Kube.CoreV1().Pods(c.Namespace).List(c.T.Context(), metav1.ListOptions{LabelSelector: "app=" + canaryPickerName})
-	if err != nil || len(pods.Items) != 1 {
-		c.T.Fatalf("pods of the canary's picker: %v: %v", pods, err)
-	}
-	if n := pods.Items[0].Status.ContainerStatuses[0].RestartCount; n > 0 {
-		c.T.Errorf("the canary's picker was restarted %d times", n)
-	}
+	require.True(c.T, err == nil && len(pods.Items) == 1, "pods of the canary's picker: %v: %v", pods, err)
+	n := pods.Items[0].Status.ContainerStatuses[0].RestartCount
+	assert.LessOrEqual(c.T, n, int32(0), "the canary's picker was restarted %d times", n)
 }
 
 // waitsForPicker requests the first share while the canary's picker does not run. The canary gets requests once it does.
@@ -186,9 +182,8 @@ func (c *poolCourse) waitsForPicker() {
 	c.batch(0)
 	c.phase("no picker", 0)
 	weight := &pb.SetWeightRequest{Workload: c.Ref, ReleaseId: "r1", Weight: 10}
-	if _, err := c.SetWeight(c.T.Context(), weight); err != nil {
-		c.T.Fatal(err)
-	}
+	_, err := c.SetWeight(c.T.Context(), weight)
+	require.NoError(c.T, err)
 	c.Eventually("the driver waits for the picker", func(ctx context.Context) error {
 		r, err := c.VerifyWeight(ctx, &pb.VerifyWeightRequest{Workload: c.Ref, ReleaseId: "r1", Weight: 10})
 		if err != nil {
@@ -200,13 +195,10 @@ func (c *poolCourse) waitsForPicker() {
 		return nil
 	})
 	c.Await(c.requests, enough)
-	if n := len(c.choicesOf(canaryPoolName)); n > 0 {
-		c.T.Errorf("%d requests went to the canary's pool before it had a picker", n)
-	}
+	assert.Empty(c.T, c.choicesOf(canaryPoolName), "requests went to the canary's pool before it had a picker")
 	patch := []byte(`{"spec":{"replicas":1}}`)
-	if _, err := c.Kube.AppsV1().Deployments(c.Namespace).Patch(c.T.Context(), canaryPickerName, types.MergePatchType, patch, metav1.PatchOptions{}); err != nil {
-		c.T.Fatal(err)
-	}
+	_, err = c.Kube.AppsV1().Deployments(c.Namespace).Patch(c.T.Context(), canaryPickerName, types.MergePatchType, patch, metav1.PatchOptions{})
+	require.NoError(c.T, err)
 }
 
 // avoidsUnreadyGroup has a worker of the canary hang. Its leader is ready, and is not chosen any more.
@@ -235,9 +227,8 @@ func (c *poolCourse) avoidsUnreadyGroup() {
 			pods[choice.Answer.Pod]++
 		}
 	}
-	if pods[leader] > 0 || len(pods) == 0 {
-		c.T.Errorf("the canary's picker chose %v: want other leaders than %s, whose group is unready", pods, leader)
-	}
+	assert.True(c.T, pods[leader] <= 0 && len(pods) != 0,
+		"the canary's picker chose %v: want other leaders than %s, whose group is unready", pods, leader)
 }
 
 // choices returns those of the load, of requests that have ended.
@@ -267,9 +258,7 @@ func (c *poolCourse) chose(pool, workload, revision string) {
 	if len(wrong) > 0 {
 		c.T.Errorf("%d choices of pool %s are not of ready leaders of %s at revision %s: %+v", len(wrong), pool, workload, revision, wrong[0])
 	}
-	if len(pods) < 2 {
-		c.T.Errorf("the picker of pool %s chose %v", pool, pods)
-	}
+	assert.GreaterOrEqual(c.T, len(pods), 2, "the picker of pool %s chose %v", pool, pods)
 	c.T.Logf("the picker of pool %s chose %v", pool, pods)
 }
 
@@ -311,13 +300,11 @@ func (c *poolCourse) sharesAreExact() {
 func (c *poolCourse) endsPools(name string) {
 	c.T.Helper()
 	c.ends(name)
-	if now := userPool(c.Release); now != c.pool {
-		c.T.Errorf("the user's pool is not as it was:\n%s\n%s", c.pool, now)
-	}
+	now := userPool(c.Release)
+	assert.Equal(c.T, c.pool, now, "the user's pool is not as it was:\n%s\n%s", c.pool, now)
 	client := c.Objects(inferencePools)
-	if _, err := client.Get(c.T.Context(), canaryPoolName, metav1.GetOptions{}); !apierrors.IsNotFound(err) {
-		c.T.Errorf("the canary's pool is left: %v", err)
-	}
+	_, err := client.Get(c.T.Context(), canaryPoolName, metav1.GetOptions{})
+	assert.True(c.T, apierrors.IsNotFound(err), "the canary's pool is left: %v", err)
 	c.sharesAreExact()
 	c.pickerWaits()
 	if wrong := slices.DeleteFunc(c.choices(), ofReadyLeader); len(wrong) > 0 {

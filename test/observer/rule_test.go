@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
@@ -23,9 +24,7 @@ func object(t *testing.T, manifest string, args ...any) *unstructured.Unstructur
 	if err == nil {
 		err = o.UnmarshalJSON(raw)
 	}
-	if err != nil {
-		t.Fatalf("%v in %s", err, raw)
-	}
+	require.NoError(t, err, "%v in %s", err, raw)
 	return o
 }
 
@@ -242,12 +241,9 @@ func TestRule(t *testing.T) {
 			t.Parallel()
 			for kind, events := range map[string][]Event{"LeaderWorkerSet": test.history.events, "DisaggregatedSet": inRoles(t, test.history.events)} {
 				found := judge([]string{"argo-rollouts/", "kruise-rollouts/"}, events)
-				if test.violates == "" && len(found) > 0 {
-					t.Errorf("%s: violations of no rule: %q", kind, found)
-				}
-				if test.violates != "" && (len(found) != 1 || !strings.Contains(found[0], "at revision "+test.violates+",")) {
-					t.Errorf("%s: want one violation about revision %s, got %q", kind, test.violates, found)
-				}
+				assert.False(t, test.violates == "" && len(found) > 0, "%s: violations of no rule: %q", kind, found)
+				assert.False(t, test.violates != "" && (len(found) != 1 || !strings.Contains(found[0], "at revision "+test.violates+",")),
+					"%s: want one violation about revision %s, got %q", kind, test.violates, found)
 			}
 		})
 	}
@@ -264,13 +260,10 @@ metadata: {name: m-2, labels: {%s lockstep.dev/revision: new}}
 	add := func(s *story) *story {
 		return s.add(false, second, "lockstep.dev/role: canary, lockstep.dev/stable: m,")
 	}
-	if found := judge(nil, add(held(t)).pod("m-2", "new with more labels").events); len(found) != 1 {
-		t.Errorf("want one violation, got %q", found)
-	}
+	assert.Len(t, judge(nil, add(held(t)).pod("m-2", "new with more labels").events), 1, "want one violation")
 	s := add(held(t).set("", "r", "new", "Progressing")).pod("m-2", "new with more labels").add(false, second, "").pod("m-2", "other")
-	if found := judge(nil, s.events); len(found) != 1 || !strings.Contains(found[0], "revision other") {
-		t.Errorf("want one violation about revision other, got %q", found)
-	}
+	found := judge(nil, s.events)
+	assert.True(t, len(found) == 1 && strings.Contains(found[0], "revision other"), "want one violation about revision other, got %q", found)
 }
 
 // A workload that a user creates under the old name of one that was handed over is not held, until it is adopted.
@@ -287,16 +280,12 @@ metadata: {name: %s, labels: {%s}%s}
 			add(false, set, "m-2", "lockstep.dev/role: canary, lockstep.dev/stable: m, lockstep.dev/revision: new", "").pod("m-2", "new").
 			add(false, set, "m-2", "", record).add(true, set, "m", "", record).add(false, set, "m", "", "").pod("m", "third")
 	}
-	if found := judge(nil, recreated().events); len(found) > 0 {
-		t.Errorf("violations of no rule: %q", found)
-	}
+	assert.Empty(t, judge(nil, recreated().events), "violations of no rule")
 	for name, s := range map[string]*story{
 		"the successor":        recreated().pod("m-2", "third"),
 		"the old set's pod":    recreated().add(true, podManifest, "m", 1, "old").pod("m-2", "old"),
 		"adopted, the new one": recreated().add(false, set, "m", "", record).pod("m", "new"),
 	} {
-		if found := judge(nil, s.events); len(found) != 1 {
-			t.Errorf("%s: want one violation, got %q", name, found)
-		}
+		assert.Len(t, judge(nil, s.events), 1, "%s: want one violation", name)
 	}
 }

@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/utils/ptr"
@@ -39,9 +40,7 @@ func plannedRoles(t *testing.T, roles []plan.Role, style pb.Style, startup time.
 		p.Traffic = &pb.TrafficPolicy{StableService: "vllm-leader", HttpRoutes: []string{"vllm"}}
 	}
 	policy, bad := record.ParsePolicy(p)
-	if len(bad) > 0 {
-		t.Fatal(bad)
-	}
+	require.Empty(t, bad)
 	pair := lws.LeaderWorkerTemplate{Size: ptr.To[int32](2)}
 	in := simulate.Input{
 		Replicas: 4, Rolling: lws.RollingUpdateConfiguration{MaxUnavailable: intstr.FromInt32(1)}, Policy: policy, Startup: startup, Frames: true,
@@ -70,9 +69,7 @@ func parse(t *testing.T, svg []byte) []shape {
 		if errors.Is(err, io.EOF) {
 			return all
 		}
-		if err != nil {
-			t.Fatalf("the picture is not XML: %v\n%s", err, svg)
-		}
+		require.NoError(t, err, "the picture is not XML: %v\n%s", err, svg)
 		if e, ok := token.(xml.StartElement); ok {
 			s := shape{name: e.Name.Local, attrs: map[string]string{}}
 			for _, a := range e.Attr {
@@ -92,9 +89,8 @@ func bars(t *testing.T, all []shape, class string) (widths []float64) {
 		}
 		x, errX := strconv.ParseFloat(s.attrs["x"], 64)
 		w, errW := strconv.ParseFloat(s.attrs["width"], 64)
-		if errX != nil || errW != nil || w <= 0 || x < left || x+w > width-right+1 {
-			t.Errorf("a bar from %q, %q wide", s.attrs["x"], s.attrs["width"])
-		}
+		assert.False(t, errX != nil || errW != nil || w <= 0 || x < left || x+w > width-right+1,
+			"a bar from %q, %q wide", s.attrs["x"], s.attrs["width"])
 		widths = append(widths, w)
 	}
 	return widths
@@ -103,14 +99,11 @@ func bars(t *testing.T, all []shape, class string) (widths []float64) {
 func TestPlanPicture(t *testing.T) {
 	all := parse(t, Plan(`a <"&> title`, planned(t, pb.Style_STYLE_CANARY, 10*time.Minute, "25%", "100%")))
 	// Each of 4 groups is old, starts and is new; each of 4 canary groups starts and is new.
-	if o, s, n := bars(t, all, "old"), bars(t, all, "starting"), bars(t, all, "new"); len(o) != 4 || len(s) != 8 || len(n) != 8 {
-		t.Errorf("%d bars old, %d starting, %d new", len(o), len(s), len(n))
-	}
+	o, s, n := bars(t, all, "old"), bars(t, all, "starting"), bars(t, all, "new")
+	assert.True(t, len(o) == 4 && len(s) == 8 && len(n) == 8, "%d bars old, %d starting, %d new", len(o), len(s), len(n))
 	starting := bars(t, all, "starting")
 	for _, w := range starting {
-		if w < starting[0]-0.11 || w > starting[0]+0.11 {
-			t.Errorf("start-ups take the same time, but have bars of %v", starting)
-		}
+		assert.False(t, w < starting[0]-0.11 || w > starting[0]+0.11, "start-ups take the same time, but have bars of %v", starting)
 	}
 	lines := 0
 	for _, s := range all {
@@ -129,9 +122,7 @@ func TestPlanPictures(t *testing.T) {
 		for _, startup := range []time.Duration{0, time.Second, 100 * time.Hour} {
 			svg := Plan("x", planned(t, style, startup, "0%", "100%"))
 			parse(t, svg)
-			if unknown := strings.Contains(string(svg), "1×<"); unknown != (startup == 0) {
-				t.Errorf("%v, start-up %s: counts in start-ups: %t", style, startup, unknown)
-			}
+			assert.Equal(t, startup == 0, strings.Contains(string(svg), "1×<"), "%v, start-up %s: counts in start-ups", style, startup)
 		}
 	}
 	parse(t, Plan("empty", &pb.PlanResponse{}))
@@ -169,13 +160,10 @@ func TestPlanPicturesAreDocumented(t *testing.T) {
 		for _, s := range response.GetSteps() {
 			table, low = max(table, 100*s.GetMaxCapacity()), min(low, 100*s.GetMinCapacity())
 		}
-		if most != table || least != low {
-			t.Errorf("%s: the picture has %.0f..%.0f%%, the table of lockstep plan %.0f..%.0f%%", path, least, most, low, table)
-		}
+		assert.True(t, most == table && least == low,
+			"%s: the picture has %.0f..%.0f%%, the table of lockstep plan %.0f..%.0f%%", path, least, most, low, table)
 		got, err := os.ReadFile(path)
 		require.NoError(t, err)
-		if !bytes.Equal(got, want) {
-			t.Errorf("%s is out of date: run make images", path)
-		}
+		assert.True(t, bytes.Equal(got, want), "%s is out of date: run make images", path)
 	}
 }

@@ -39,9 +39,8 @@ func TestPartner(t *testing.T) {
 	for range 20 {
 		for _, pod := range []*corev1.Pod{caller, other} {
 			want := member("decode", pod.Labels[disaggregated.RevisionLabelKey], "0").Name
-			if got := pods.partner(pod, "decode"); got == nil || got.Name != want {
-				t.Fatalf("%s calls %v, want %s", pod.Name, got, want)
-			}
+			got := pods.partner(pod, "decode")
+			require.True(t, got != nil && got.Name == want, "%s calls %v, want %s", pod.Name, got, want)
 		}
 	}
 	if got := pods.partner(alone, "decode"); got != nil {

@@ -157,9 +157,7 @@ func (e *env) applyError(manager, manifest string, force bool) error {
 func (e *env) client(kind string) dynamic.ResourceInterface {
 	e.Helper()
 	resource, known := resources[kind]
-	if !known {
-		e.Fatalf("no kind %s", kind)
-	}
+	require.True(e, known, "no kind %s", kind)
 	return e.dynamic.Resource(resource).Namespace(e.namespace)
 }
 
@@ -205,9 +203,8 @@ func (e *env) accept(o *unstructured.Unstructured) {
 		"parentRef":      map[string]any{"name": "public"},
 		"controllerName": "example.com/gateway", "conditions": []any{condition("Accepted"), condition("ResolvedRefs")},
 	}}}
-	if _, err := e.client(o.GetKind()).UpdateStatus(e.Context(), o, metav1.UpdateOptions{FieldManager: "gateway"}); err != nil {
-		e.Fatal(err)
-	}
+	_, err := e.client(o.GetKind()).UpdateStatus(e.Context(), o, metav1.UpdateOptions{FieldManager: "gateway"})
+	require.NoError(e, err)
 }
 
 // write makes the next write towards what is desired, if one is due, and describes it.
@@ -229,15 +226,12 @@ func (e *env) applyAll(d traffic.Desired) (writes []string) {
 	e.Helper()
 	for range 16 {
 		wrote, what, err := e.write(e.Context(), d)
-		if err != nil {
-			e.Fatalf("%s: %v", what, err)
-		}
+		require.NoError(e, err, what)
 		if what == "" {
 			return writes
 		}
-		if v := e.router.Snapshot(e.setup).Look(d); wrote && v.Write != nil && v.Write.String() == what {
-			e.Fatalf("%s was written and is not seen", what)
-		}
+		v := e.router.Snapshot(e.setup).Look(d)
+		require.False(e, wrote && v.Write != nil && v.Write.String() == what, "%s was written and is not seen", what)
 		what, _, _ = strings.Cut(what, ":")
 		writes = append(writes, what)
 	}

@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -51,13 +52,10 @@ func TestRelease(t *testing.T) {
 
 	prepared := traffic.Desired{Prepared: true}
 	want := []string{"patch Service vllm", "create Service vllm-canary"}
-	if diff := cmp.Diff(want, e.applyAll(prepared)); diff != "" {
-		t.Fatalf("prepare (-want +got):\n%s", diff)
-	}
+	require.Empty(t, cmp.Diff(want, e.applyAll(prepared)), "prepare (-want +got)")
 	e.gateway()
-	if v := e.view(prepared, ""); v.StableEndpoints != 1 || !v.Pinned || !v.Prepared {
-		t.Errorf("view %+v: the leader alone serves", v)
-	}
+	v := e.view(prepared, "")
+	assert.True(t, v.StableEndpoints == 1 && v.Pinned && v.Prepared, "view %+v: the leader alone serves", v)
 	e.pod("vllm-abc123-0", "vllm-abc123", "0")
 	e.pod("vllm-abc123-0-1", "vllm-abc123", "1")
 	d := traffic.Desired{Weight: 25, Mirror: 5, HeaderRoutes: []traffic.HeaderRoute{
@@ -71,14 +69,11 @@ func TestRelease(t *testing.T) {
 		return nil
 	})
 	want = []string{"patch HTTPRoute llm", "patch GRPCRoute llm"}
-	if diff := cmp.Diff(want, e.applyAll(d)); diff != "" {
-		t.Fatalf("up (-want +got):\n%s", diff)
-	}
+	require.Empty(t, cmp.Diff(want, e.applyAll(d)), "up (-want +got)")
 	e.view(d, traffic.ReasonRouteNotObserved)
 	e.gateway()
-	if v := e.view(d, ""); v.Weight != 25 || v.StableEndpoints != 1 {
-		t.Errorf("view %+v: the isolation keeps the canary out", v)
-	}
+	v = e.view(d, "")
+	assert.True(t, v.Weight == 25 && v.StableEndpoints == 1, "view %+v: the isolation keeps the canary out", v)
 
 	t.Run("manifests applied again", func(t *testing.T) { e.in(t).reapply(d) })
 
@@ -86,34 +81,23 @@ func TestRelease(t *testing.T) {
 	e.gateway()
 	e.view(prepared, "")
 	want = []string{"delete Service vllm-canary", "patch Service vllm", "patch Service vllm", "patch HTTPRoute llm", "patch GRPCRoute llm"}
-	if diff := cmp.Diff(want, e.applyAll(traffic.Desired{})); diff != "" {
-		t.Fatalf("end (-want +got):\n%s", diff)
-	}
+	require.Empty(t, cmp.Diff(want, e.applyAll(traffic.Desired{})), "end (-want +got)")
 	for key, spec := range user {
 		o := e.get(key)
-		if diff := cmp.Diff(spec, o.Object["spec"]); diff != "" {
-			t.Errorf("%s is not as the user had it:\n%s", key, diff)
-		}
+		assert.Empty(t, cmp.Diff(spec, o.Object["spec"]), "%s is not as the user had it", key)
 		for _, entry := range o.GetManagedFields() {
-			if entry.Manager == traffic.FieldManager {
-				t.Errorf("%s: fields are still ours: %s", key, entry.FieldsV1)
-			}
+			assert.NotEqual(t, traffic.FieldManager, entry.Manager, "%s: fields are still ours: %s", key, entry.FieldsV1)
 		}
-		if _, ok := o.GetAnnotations()[traffic.IsolationAnnotation]; ok {
-			t.Errorf("%s still has the note of the isolation", key)
-		}
+		_, ok := o.GetAnnotations()[traffic.IsolationAnnotation]
+		assert.False(t, ok, "%s still has the note of the isolation", key)
 	}
 	for manifest, change := range map[string][2]string{httpManifest: {"/old", "/older"}, serviceManifest: {"app: vllm", "app: sglang"}} {
-		if err := e.applyError("argocd", strings.Replace(manifest, change[0], change[1], 1), false); err != nil {
-			t.Errorf("a conflict after the release: %v", err)
-		}
+		assert.NoError(t, e.applyError("argocd", strings.Replace(manifest, change[0], change[1], 1), false), "a conflict after the release")
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	for _, name := range []string{"Service/vllm", "Service/vllm-canary", "HTTPRoute/llm", "GRPCRoute/llm"} {
-		if e.changes[name] == 0 {
-			t.Errorf("no change of %s was reported: %v", name, e.changes)
-		}
+		assert.NotZero(t, e.changes[name], "no change of %s was reported: %v", name, e.changes)
 	}
 }
 
@@ -155,21 +139,16 @@ func (e *env) reapply(d traffic.Desired) {
 		e.onlyStable(key)
 	}
 	want := []string{"patch Service vllm", "patch HTTPRoute llm", "patch GRPCRoute llm"}
-	if diff := cmp.Diff(want, e.applyAll(d)); diff != "" {
-		e.Errorf("server-side apply removes isolation and rules; they are repaired (-want +got):\n%s", diff)
-	}
+	assert.Empty(e, cmp.Diff(want, e.applyAll(d)), "server-side apply removes isolation and rules; they are repaired (-want +got)")
 
 	// kubectl apply, client-side, merges with the last applied configuration: the isolation is kept.
 	patch := []byte(`{"metadata": {"annotations": {"owner": "infra"}}, "spec": {"selector": {"app": "vllm"}}}`)
-	if _, err := e.client(traffic.KindService).Patch(e.Context(), "vllm", types.MergePatchType, patch,
-		metav1.PatchOptions{FieldManager: "kubectl-client-side-apply"}); err != nil {
-		e.Fatal(err)
-	}
+	_, err := e.client(traffic.KindService).Patch(e.Context(), "vllm", types.MergePatchType, patch,
+		metav1.PatchOptions{FieldManager: "kubectl-client-side-apply"})
+	require.NoError(e, err)
 	e.view(d, traffic.ReasonWriting)
 	want = []string{"patch Service vllm-canary"}
-	if diff := cmp.Diff(want, e.applyAll(d)); diff != "" {
-		e.Errorf("the isolation is kept, and the canary Service follows (-want +got):\n%s", diff)
-	}
+	assert.Empty(e, cmp.Diff(want, e.applyAll(d)), "the isolation is kept, and the canary Service follows (-want +got)")
 
 	// kubectl replace
 	next := decode(e.T, serviceManifest)
@@ -178,14 +157,11 @@ func (e *env) reapply(d traffic.Desired) {
 	spec, _ := next.Object["spec"].(map[string]any)
 	liveSpec, _ := live.Object["spec"].(map[string]any)
 	spec["clusterIP"] = liveSpec["clusterIP"]
-	if _, err := e.client(traffic.KindService).Update(e.Context(), next, metav1.UpdateOptions{}); err != nil {
-		e.Fatal(err)
-	}
+	_, err = e.client(traffic.KindService).Update(e.Context(), next, metav1.UpdateOptions{})
+	require.NoError(e, err)
 	e.view(d, traffic.ReasonWriting)
 	want = []string{"patch Service vllm", "patch Service vllm-canary"}
-	if diff := cmp.Diff(want, e.applyAll(d)); diff != "" {
-		e.Errorf("the isolation is repaired (-want +got):\n%s", diff)
-	}
+	assert.Empty(e, cmp.Diff(want, e.applyAll(d)), "the isolation is repaired (-want +got)")
 }
 
 // onlyStable requires that a reapplied manifest sends requests to the stable Service only.
@@ -193,9 +169,8 @@ func (e *env) onlyStable(key traffic.Key) {
 	e.Helper()
 	rules, _, err := unstructured.NestedSlice(e.get(key).Object, "spec", "rules")
 	require.NoError(e, err)
-	if text := fmt.Sprint(rules); strings.Contains(text, "vllm-canary") || !strings.Contains(text, "vllm") {
-		e.Errorf("%s leads to %s", key, text)
-	}
+	text := fmt.Sprint(rules)
+	assert.True(e, !strings.Contains(text, "vllm-canary") && strings.Contains(text, "vllm"), "%s leads to %s", key, text)
 }
 
 // TestPrecondition: a write that is based on an outdated object fails.
@@ -206,26 +181,20 @@ func TestPrecondition(t *testing.T) {
 	e.applyRoutes("someone")
 	eventually(t, "the caches are filled", func(ctx context.Context) error { return e.router.Check(ctx, e.setup) })
 	stale := e.router.Snapshot(e.setup).Look(traffic.Desired{Isolated: true}).Write
-	if stale == nil {
-		t.Fatal("there is nothing to write")
-	}
+	require.NotNil(t, stale, "there is nothing to write")
 	e.apply("another-tool", strings.Replace(serviceManifest, "owner: ml", "owner: infra", 1))
-	if wrote, err := e.router.Write(t.Context(), e.namespace, stale); wrote || !apierrors.IsConflict(err) {
-		t.Errorf("wrote %t, %v, want a conflict", wrote, err)
-	}
+	wrote, err := e.router.Write(t.Context(), e.namespace, stale)
+	assert.True(t, !wrote && apierrors.IsConflict(err), "wrote %t, %v, want a conflict", wrote, err)
 
 	e.caughtUp(traffic.Key{Kind: traffic.KindService, Name: "vllm"})
 
 	// Two drivers create the canary Service: one succeeds, the other observes it.
 	e.applyAll(traffic.Desired{Isolated: true})
 	create := e.router.Snapshot(e.setup).Look(traffic.Desired{Prepared: true}).Write
-	if create == nil || create.Verb != traffic.Create {
-		t.Fatalf("next is %v", create)
-	}
+	require.True(t, create != nil && create.Verb == traffic.Create, "next is %v", create)
 	for _, first := range []bool{true, false} {
-		if wrote, err := e.router.Write(t.Context(), e.namespace, create); wrote != first || err != nil {
-			t.Errorf("wrote %t, %v, want %t", wrote, err, first)
-		}
+		wrote, err := e.router.Write(t.Context(), e.namespace, create)
+		assert.True(t, wrote == first && err == nil, "wrote %t, %v, want %t", wrote, err, first)
 	}
 
 	// It is deleted with its owner.

@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockstep-rollouts/lockstep/internal/compatibility"
@@ -41,13 +42,9 @@ func TestTable(t *testing.T) {
 	heading, _, _ := strings.Cut(table, "\n")
 	before, rest, found := strings.Cut(string(content), heading+"\n")
 	_, after, ends := strings.Cut(rest, "\n\n")
-	if !found || !ends {
-		t.Fatalf("%s has no table %q", tableFile, heading)
-	}
+	require.True(t, found && ends, "%s has no table %q", tableFile, heading)
 	if want := before + table + "\n" + after; want != string(content) {
-		if !*update {
-			t.Fatalf("the table of test/%s is stale: run make generate", tableFile)
-		}
+		require.True(t, *update, "the table of test/%s is stale: run make generate", tableFile)
 		files.Write(t, file, []byte(want))
 	}
 }
@@ -55,9 +52,7 @@ func TestTable(t *testing.T) {
 func TestEverySuiteIsInTable(t *testing.T) {
 	table := readRepositoryTable(t)
 	for _, s := range whole {
-		if len(s.tests(table, levelAll)) == 0 {
-			t.Errorf("the table has no test of suite %s", s.name)
-		}
+		assert.NotEmpty(t, s.tests(table, levelAll), "the table has no test of suite %s", s.name)
 	}
 	for _, name := range []string{"e2e", "traffic", "argo", "kruise", "batchrelease"} {
 		s, _, err := find([]string{name})
@@ -101,15 +96,9 @@ func TestSuitesThatNeedMore(t *testing.T) {
 				names = append(names, s.name)
 				must = append(must, mustRun(s, table, config{level: levelAll})...)
 			}
-			if got := strings.Join(names, " "); got != test.want {
-				t.Errorf("runs %s, want %s", got, test.want)
-			}
-			if got := strings.Join(leftOut, "\n"); got != test.left {
-				t.Errorf("leaves out\n%s\nwant\n%s", got, test.left)
-			}
-			if got := strings.Join(must, " "); got != test.must {
-				t.Errorf("%s must run, want %s", got, test.must)
-			}
+			assert.Equal(t, test.want, strings.Join(names, " "), "runs")
+			assert.Equal(t, test.left, strings.Join(leftOut, "\n"), "leaves out")
+			assert.Equal(t, test.must, strings.Join(must, " "), "must run")
 		})
 	}
 }
@@ -119,9 +108,7 @@ func TestDemandingTestsAreInTable(t *testing.T) {
 	table := readRepositoryTable(t)
 	for _, s := range whole {
 		for _, name := range s.demanding {
-			if !slices.Contains(s.tests(table, levelAll), name) {
-				t.Errorf("the table has no test %s of suite %s", name, s.name)
-			}
+			assert.True(t, slices.Contains(s.tests(table, levelAll), name), "the table has no test %s of suite %s", name, s.name)
 		}
 	}
 }
@@ -138,9 +125,7 @@ func TestMatrixHasEveryOtherVersion(t *testing.T) {
 	}
 	for _, c := range compatibility.All() {
 		for _, version := range c.Versions {
-			if !run[c.Name+" "+version] {
-				t.Errorf("the matrix lacks %s %s, which docs/compatibility.md lists as tested", c.Name, version)
-			}
+			assert.True(t, run[c.Name+" "+version], "the matrix lacks %s %s, which docs/compatibility.md lists as tested", c.Name, version)
 		}
 	}
 }
@@ -166,14 +151,10 @@ func TestComments(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			got, err := readComment("e2e", "TestPlan", test.comment)
 			if test.fail != "" {
-				if err == nil || !strings.Contains(err.Error(), test.fail) {
-					t.Errorf("want an error with %q, got %v", test.fail, err)
-				}
+				assert.ErrorContains(t, err, test.fail, "want an error with %q, got %v", test.fail, err)
 				return
 			}
-			if err != nil || !reflect.DeepEqual(got, test.want) {
-				t.Errorf("got %+v, %v", got, err)
-			}
+			assert.True(t, err == nil && reflect.DeepEqual(got, test.want), "got %+v, %v", got, err)
 		})
 	}
 }
@@ -197,9 +178,7 @@ func TestReportFails(t *testing.T) {
 	skipped := result{job: job{suite: suite{name: "traffic"}}, err: errors.New("exit status 2")}
 	var out bytes.Buffer
 	err := report(&out, []result{failed, missing, skipped, {job: job{suite: suite{name: "e2e"}}, passed: 3}})
-	if err == nil || err.Error() != "failed: argo, kruise, traffic" {
-		t.Errorf("got %v", err)
-	}
+	assert.True(t, err != nil && err.Error() == "failed: argo, kruise, traffic", "got %v", err)
 	for _, want := range []string{"argo: failed: argo.TestAbort\n  abort_test.go:12: the canary is left\n", "kruise: did not run", "TestSteps", "traffic: exit status 2", "5 passed, 1 failed\n"} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("the report lacks %q:\n%s", want, out.String())
@@ -211,9 +190,8 @@ func TestReportFailsWithoutTests(t *testing.T) {
 	events := filepath.Join(t.TempDir(), "events")
 	files.Write(t, events, []byte(`{"Action":"pass","Package":"x/argo"}`))
 	r := result{job: job{suite: suite{name: "argo"}}}
-	if r.read(events); report(&bytes.Buffer{}, []result{r}) == nil {
-		t.Error("no error without tests")
-	}
+	r.read(events)
+	assert.Error(t, report(&bytes.Buffer{}, []result{r}), "no error without tests")
 }
 
 // The report fails when a suite costs more than its budget, in tests or in writes; time is not judged.
@@ -237,13 +215,11 @@ func TestReportFailsOverBudget(t *testing.T) {
 			if !test.uncounted {
 				r.readWrites(writes)
 			}
-			if r.over = r.job.suite.budget.exceeded(r); !strings.Contains(r.over, test.want) || (r.over == "") != (test.want == "") {
-				t.Errorf("%q, want %q", r.over, test.want)
-			}
+			r.over = r.job.suite.budget.exceeded(r)
+			assert.True(t, strings.Contains(r.over, test.want) && (r.over == "") == (test.want == ""), "%q, want %q", r.over, test.want)
 			r.failed = 0
-			if err := report(&bytes.Buffer{}, []result{r}); (err == nil) != (test.want == "") {
-				t.Errorf("the report returns %v", err)
-			}
+			err := report(&bytes.Buffer{}, []result{r})
+			assert.Equal(t, test.want == "", err == nil, "the report returns %v", err)
 		})
 	}
 }
@@ -258,16 +234,14 @@ func TestSuitesShareNoTest(t *testing.T) {
 				if !s.has(test) {
 					continue
 				}
-				if other := owner[test]; other != "" && other != s.name {
-					t.Errorf("%v is in the suites %s and %s", test, other, s.name)
-				}
+				other := owner[test]
+				assert.False(t, other != "" && other != s.name, "%v is in the suites %s and %s", test, other, s.name)
 				owner[test] = s.name
 			}
 		}
 	}
 	for _, name := range monitored {
-		if got := owner[testName{"e2e", name}]; got != "monitoring" {
-			t.Errorf("%s is in suite %q, and `make test` would build Prometheus or install a browser", name, got)
-		}
+		got := owner[testName{"e2e", name}]
+		assert.Equal(t, "monitoring", got, "%s is in suite %q, and `make test` would build Prometheus or install a browser", name, got)
 	}
 }

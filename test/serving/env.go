@@ -17,6 +17,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/await"
 	"github.com/lockstep-rollouts/lockstep/test/cluster"
 	"github.com/lockstep-rollouts/lockstep/test/load"
@@ -54,9 +57,7 @@ func NewEnv(t *testing.T) *Env {
 		return e
 	}
 	pods.once.Do(func() { pods.server, pods.err = podserver.Start(context.Background(), c.RESTConfig()) })
-	if pods.err != nil {
-		t.Fatal(pods.err)
-	}
+	require.NoError(t, pods.err)
 	e.Pods = pods.server
 	return e
 }
@@ -197,9 +198,7 @@ func (e *Env) Await(g *load.Generator, n int) {
 	e.T.Helper()
 	ctx, cancel := context.WithTimeout(e.T.Context(), await.Patience)
 	defer cancel()
-	if err := g.Await(ctx, n); err != nil {
-		e.T.Error(err)
-	}
+	assert.NoError(e.T, g.Await(ctx, n))
 }
 
 // Served waits until the gateway serves the route.
@@ -242,9 +241,8 @@ func (e *Env) Settled(g *load.Generator) {
 func (e *Env) Behave(pod, behavior string) {
 	e.T.Helper()
 	patch := fmt.Appendf(nil, `{"metadata":{"annotations":{%q:%q}}}`, cluster.AnnotationBehavior, behavior)
-	if _, err := e.Kube.CoreV1().Pods(e.Namespace).Patch(e.T.Context(), pod, types.MergePatchType, patch, metav1.PatchOptions{}); err != nil {
-		e.T.Fatal(err)
-	}
+	_, err := e.Kube.CoreV1().Pods(e.Namespace).Patch(e.T.Context(), pod, types.MergePatchType, patch, metav1.PatchOptions{})
+	require.NoError(e.T, err)
 }
 
 // NoPods returns nil when no pod of a LeaderWorkerSet is left.
@@ -278,8 +276,7 @@ func (e *Env) Fails(g *load.Generator, want string) load.Report {
 	e.T.Helper()
 	report := g.End()
 	report.Write(e.T.Output())
-	if all := strings.Join(report.Problems(), "\n"); !strings.Contains(all, want) {
-		e.T.Errorf("the problems do not name %q:\n%s", want, all)
-	}
+	all := strings.Join(report.Problems(), "\n")
+	assert.Contains(e.T, all, want, "the problems do not name %q:\n%s", want, all)
 	return report
 }

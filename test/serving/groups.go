@@ -11,6 +11,8 @@ import (
 	"k8s.io/client-go/tools/cache"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/lockstep-rollouts/lockstep/test/podserver"
 )
 
@@ -21,9 +23,7 @@ func (e *Env) ReadyGroups() func() int {
 	factory := informers.NewSharedInformerFactoryWithOptions(e.Kube, 0, informers.WithNamespace(e.Namespace))
 	pods := factory.Core().V1().Pods().Informer()
 	factory.StartWithContext(e.T.Context())
-	if !cache.WaitForCacheSync(e.T.Context().Done(), pods.HasSynced) {
-		e.T.Fatal("the pods can't be watched")
-	}
+	require.True(e.T, cache.WaitForCacheSync(e.T.Context().Done(), pods.HasSynced), "the pods can't be watched")
 	return func() int { return readyGroups(pods.GetStore().List()) }
 }
 

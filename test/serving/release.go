@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"google.golang.org/protobuf/types/known/durationpb"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -123,17 +124,15 @@ func (s *Release) BeginRelease(policy *pb.TrafficPolicy) string {
 // BeginBy is [Release.BeginRelease] with the test's own policy, and optionally with more changes of the template.
 func (s *Release) BeginBy(policy *pb.ReleasePolicy, changes ...func(*lws.LeaderWorkerSet)) string {
 	s.T.Helper()
-	if _, err := s.Adopt(s.T.Context(), &pb.AdoptRequest{Workload: s.Ref}); err != nil {
-		s.T.Fatal(err)
-	}
+	_, err := s.Adopt(s.T.Context(), &pb.AdoptRequest{Workload: s.Ref})
+	require.NoError(s.T, err)
 	s.Edit("v2", changes...)
 	r, err := s.Initialize(s.T.Context(), &pb.InitializeRequest{
 		Workload: s.Ref, ReleaseId: "r1", Wait: Long, Policy: policy,
 	})
 	require.NoError(s.T, err)
-	if c := r.GetContext(); c.GetState() != pb.State_STATE_HOLDING {
-		s.T.Fatalf("after Initialize: %v", c)
-	}
+	c := r.GetContext()
+	require.Equal(s.T, pb.State_STATE_HOLDING, c.GetState(), "after Initialize: %v", c)
 	return r.GetContext().GetCanaryWorkload()
 }
 
@@ -151,22 +150,17 @@ func (s *Release) Upgrade(batch int32) {
 		Workload: s.Ref, ReleaseId: "r1", Target: &pb.UpgradeBatchRequest_Batch{Batch: batch}, Wait: Long,
 	})
 	require.NoError(s.T, err)
-	if c := r.GetContext(); c.GetState() != pb.State_STATE_READY {
-		s.T.Fatalf("batch %d: %v", batch, c)
-	}
+	c := r.GetContext()
+	require.Equal(s.T, pb.State_STATE_READY, c.GetState(), "batch %d: %v", batch, c)
 }
 
 // Weight requests a share and returns once the driver reports it as verified.
 func (s *Release) Weight(weight int32) {
 	s.T.Helper()
 	r, err := s.SetWeight(s.T.Context(), &pb.SetWeightRequest{Workload: s.Ref, ReleaseId: "r1", Weight: weight, Wait: Long})
-	if err != nil || !r.GetVerified() {
-		s.T.Fatalf("SetWeight %d: %v, %v", weight, r, err)
-	}
+	require.True(s.T, err == nil && r.GetVerified(), "SetWeight %d: %v, %v", weight, r, err)
 	v, err := s.VerifyWeight(s.T.Context(), &pb.VerifyWeightRequest{Workload: s.Ref, ReleaseId: "r1", Weight: weight})
-	if err != nil || !v.GetVerified() || v.GetWeight() != weight {
-		s.T.Fatalf("VerifyWeight %d: %v, %v", weight, v, err)
-	}
+	require.True(s.T, err == nil && v.GetVerified() && v.GetWeight() == weight, "VerifyWeight %d: %v, %v", weight, v, err)
 }
 
 // End promotes or rolls the release back, and returns when it has ended. Groups may be updated one after another meanwhile.
@@ -176,9 +170,7 @@ func (s *Release) End(intent pb.FinalizeIntent) {
 	for range 4 {
 		var err error
 		r, err = s.Finalize(s.T.Context(), &pb.FinalizeRequest{Workload: s.Ref, ReleaseId: "r1", Intent: intent, Wait: Long})
-		if err != nil {
-			s.T.Fatalf("Finalize: %v", err)
-		}
+		require.NoError(s.T, err, "Finalize")
 		if r.GetDone() {
 			return
 		}
@@ -201,8 +193,7 @@ func (s *Release) MustBeRestoredExcept(more ...string) {
 	all := suite.List(s.T, s.Kube.CoreV1().Services(s.Namespace), metav1.ListOptions{})
 	for i := range all.Items {
 		// LWS's own has the workload's name.
-		if name := all.Items[i].Name; name != s.StableService && name != s.Name && !slices.Contains(more, name) {
-			s.T.Errorf("Service %s is left", name)
-		}
+		name := all.Items[i].Name
+		assert.False(s.T, name != s.StableService && name != s.Name && !slices.Contains(more, name), "Service %s is left", name)
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -141,9 +142,8 @@ func (e *Env) MustKeep(before map[string]types.UID, indices ...int) {
 	e.T.Helper()
 	after := e.Identities()
 	for _, i := range indices {
-		if leader := fmt.Sprintf("%s-%d", e.Name, i); before[leader] != after[leader] {
-			e.T.Errorf("%s was restarted", leader)
-		}
+		leader := fmt.Sprintf("%s-%d", e.Name, i)
+		assert.Equal(e.T, after[leader], before[leader], "%s was restarted", leader)
 	}
 }
 

@@ -77,9 +77,8 @@ func (r *Roles) SetImage(tag string) {
 	}
 	_, _, client := Clients(r.Cluster)
 	sets := client.Resource(disaggregated.GroupVersion.WithResource("disaggregatedsets")).Namespace(r.Namespace)
-	if _, err := sets.Patch(r.T.Context(), r.Name, types.JSONPatchType, []byte("["+strings.Join(ops, ",")+"]"), metav1.PatchOptions{}); err != nil {
-		r.T.Fatal(err)
-	}
+	_, err := sets.Patch(r.T.Context(), r.Name, types.JSONPatchType, []byte("["+strings.Join(ops, ",")+"]"), metav1.PatchOptions{})
+	require.NoError(r.T, err)
 }
 
 // Await waits for Check.

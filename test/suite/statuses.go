@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
@@ -62,9 +63,7 @@ func RecordStatuses(t *testing.T, c *cluster.Cluster, request *pb.CalculateBatch
 	t.Cleanup(func() {
 		cancel()
 		for _, done := range []chan error{ran, recorded} {
-			if err := <-done; err != nil {
-				t.Error(err)
-			}
+			assert.NoError(t, <-done)
 		}
 	})
 }

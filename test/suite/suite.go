@@ -203,9 +203,8 @@ func Patch[T any](t testing.TB, objects interface {
 }, name, raw string,
 ) {
 	t.Helper()
-	if _, err := objects.Patch(t.Context(), name, types.MergePatchType, []byte(raw), metav1.PatchOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	_, err := objects.Patch(t.Context(), name, types.MergePatchType, []byte(raw), metav1.PatchOptions{})
+	require.NoError(t, err)
 }
 
 // Delete deletes an object with its typed client, and does not wait for its removal.

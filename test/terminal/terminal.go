@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/term"
 )
@@ -49,9 +50,7 @@ func (p *Terminal) Await(what string, condition func(text string) bool) string {
 	ctx, cancel := context.WithTimeout(p.t.Context(), Patience)
 	defer cancel()
 	text, err := p.Screen.Await(ctx, condition)
-	if err != nil {
-		p.t.Fatalf("wait for the screen to show %s: %v", what, err)
-	}
+	require.NoError(p.t, err, "wait for the screen to show %s", what)
 	return text
 }
 
@@ -71,9 +70,7 @@ func (p *Terminal) AwaitWords(words ...string) string {
 // Signal sends a signal to the program.
 func (p *Terminal) Signal(s os.Signal) {
 	p.t.Helper()
-	if err := p.process.Cmd.Process.Signal(s); err != nil {
-		p.t.Fatalf("signal: %v", err)
-	}
+	require.NoError(p.t, p.process.Cmd.Process.Signal(s), "signal")
 }
 
 // Resize changes the size of the terminal, as a user does with a window.
@@ -93,21 +90,13 @@ func (p *Terminal) Exit() (code int, text string) {
 	}
 	// Its output is complete once no process has the terminal open.
 	modes, err := term.GetState(int(p.tty.Fd()))
-	if err != nil {
-		p.t.Fatalf("read the terminal's modes: %v", err)
-	}
+	require.NoError(p.t, err, "read the terminal's modes")
 	_ = p.tty.Close()
 	<-p.read
-	if *modes != *p.before {
-		p.t.Errorf("the program did not restore the terminal's modes: %+v, were %+v", modes, p.before)
-	}
-	if !p.emulator.CursorVisible() {
-		p.t.Error("the program left the cursor hidden")
-	}
+	assert.Equal(p.t, *p.before, *modes, "the program did not restore the terminal's modes: %+v, were %+v", modes, p.before)
+	assert.True(p.t, p.emulator.CursorVisible(), "the program left the cursor hidden")
 	exit, failed := errors.AsType[*exec.ExitError](p.process.Err)
-	if p.process.Err != nil && !failed {
-		p.t.Fatalf("wait for the program: %v", p.process.Err)
-	}
+	require.False(p.t, p.process.Err != nil && !failed, "wait for the program: %v", p.process.Err)
 	if failed {
 		return exit.ExitCode(), p.Text()
 	}

@@ -11,6 +11,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockstep-rollouts/lockstep/plugin"
@@ -72,14 +73,10 @@ func TestWatchWithoutColour(t *testing.T) {
 	p, _, _ := watch(t, 80, 24, "NO_COLOR=please")
 	p.AwaitWords("✔ ready", "◌ Starting")
 	const cyan = "\x1b[36m"
-	if strings.Contains(p.Raw(), cyan) {
-		t.Errorf("colours with NO_COLOR: %q", p.Raw())
-	}
+	assert.NotContains(t, p.Raw(), cyan, "colours with NO_COLOR")
 	coloured, _, _ := watch(t, 80, 24)
 	coloured.AwaitWords("✔ ready")
-	if raw := coloured.Raw(); !strings.Contains(raw, cyan) {
-		t.Errorf("no colours on a terminal that has them: %q", raw)
-	}
+	assert.Contains(t, coloured.Raw(), cyan, "no colours on a terminal that has them")
 }
 
 func TestWatchOnDumbTerminal(t *testing.T) {
@@ -104,9 +101,8 @@ func fleet(t *testing.T) (client *plugin.Client, address string) {
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = client.Close() })
 	for _, ref := range []*pb.WorkloadRef{ref("default", "aya"), ref("default", "bert"), ref("other", "cohere")} {
-		if _, err := client.Adopt(t.Context(), &pb.AdoptRequest{Workload: ref}); err != nil {
-			t.Fatal(err)
-		}
+		_, err := client.Adopt(t.Context(), &pb.AdoptRequest{Workload: ref})
+		require.NoError(t, err)
 	}
 	fake.SetWorkload("default", "aya", 4, "new")
 	fake.SetWorkload("other", "cohere", 2, "new")
@@ -124,9 +120,8 @@ func begin(t *testing.T, client *plugin.Client, ref *pb.WorkloadRef) {
 		Workload: ref, ReleaseId: "r1", Policy: &pb.ReleasePolicy{Style: pb.Style_STYLE_CANARY, Batches: []string{"50%", "100%"}},
 	})
 	require.NoError(t, err)
-	if _, err := client.UpgradeBatch(t.Context(), &pb.UpgradeBatchRequest{Workload: ref, ReleaseId: "r1", Target: &pb.UpgradeBatchRequest_Batch{Batch: 0}}); err != nil {
-		t.Fatal(err)
-	}
+	_, err = client.UpgradeBatch(t.Context(), &pb.UpgradeBatchRequest{Workload: ref, ReleaseId: "r1", Target: &pb.UpgradeBatchRequest_Batch{Batch: 0}})
+	require.NoError(t, err)
 }
 
 func promote(t *testing.T, client *plugin.Client, ref *pb.WorkloadRef) {
@@ -143,9 +138,7 @@ func TestStatusLists(t *testing.T) {
 	_, address := fleet(t)
 	list := func(args ...string) string {
 		out, err := exec.CommandContext(t.Context(), binary(t), append([]string{"status", "--address", address}, args...)...).CombinedOutput()
-		if err != nil {
-			t.Errorf("%q: %v", args, err)
-		}
+		assert.NoError(t, err, "%q", args)
 		return string(out)
 	}
 	for _, tt := range []struct {
@@ -162,14 +155,12 @@ func TestStatusLists(t *testing.T) {
 			continue
 		}
 		for i, line := range lines {
-			if words := strings.Join(strings.Fields(line), " "); !strings.HasPrefix(words, tt.want[i]) {
-				t.Errorf("%q: line %d is %q, want %q", tt.args, i, words, tt.want[i])
-			}
+			words := strings.Join(strings.Fields(line), " ")
+			assert.True(t, strings.HasPrefix(words, tt.want[i]), "%q: line %d is %q, want %q", tt.args, i, words, tt.want[i])
 		}
 	}
-	if documents := list("-A", "-o", "json"); strings.Count(documents, `"namespace":"other"`) != 1 || strings.Count(documents, "\n") != 3 {
-		t.Errorf("documents:\n%s", documents)
-	}
+	documents := list("-A", "-o", "json")
+	assert.True(t, strings.Count(documents, `"namespace":"other"`) == 1 && strings.Count(documents, "\n") == 3, "documents:\n%s", documents)
 }
 
 func TestWatchPrintsLines(t *testing.T) {
@@ -192,7 +183,5 @@ func TestWatchPrintsLines(t *testing.T) {
 	next("default/aya  completed:")
 	next("no release is running, workloads under hold: 2")
 	_ = cmd.Process.Signal(syscall.SIGTERM)
-	if err := cmd.Wait(); err != nil {
-		t.Errorf("after SIGTERM: %v", err)
-	}
+	assert.NoError(t, cmd.Wait(), "after SIGTERM")
 }

@@ -20,6 +20,9 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/await"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 	"github.com/lockstep-rollouts/lockstep/test/load"
@@ -47,13 +50,10 @@ func TestTrafficBlueGreen(t *testing.T) {
 	g.Begin(load.Phase{Name: "half of green, weight asked for too early", Want: blue})
 	s.Upgrade(0)
 	v, err := s.SetWeight(t.Context(), &pb.SetWeightRequest{Workload: s.Ref, ReleaseId: "r1", Weight: 100})
-	if err != nil || v.GetVerified() || v.GetReason() != "GroupsNotReady" {
-		t.Errorf("SetWeight before green is complete: %v, %v", v, err)
-	}
+	assert.True(t, err == nil && !v.GetVerified() && v.GetReason() == "GroupsNotReady", "SetWeight before green is complete: %v, %v", v, err)
 	s.Await(g, 2000)
-	if _, err := s.Reset(t.Context(), &pb.ResetRequest{Workload: s.Ref, ReleaseId: "r1", Wait: serving.Long}); err != nil {
-		t.Fatal(err)
-	}
+	_, err = s.Reset(t.Context(), &pb.ResetRequest{Workload: s.Ref, ReleaseId: "r1", Wait: serving.Long})
+	require.NoError(t, err)
 	g.Begin(load.Phase{Name: "preview by header", Want: blue, WantMatch: name})
 	s.Upgrade(1)
 	route(s, byHeader)
@@ -88,11 +88,10 @@ func TestTrafficBlueGreenRolledBack(t *testing.T) {
 	s.Upgrade(0)
 	g.Begin(load.Phase{Name: "switched", Want: load.Shares{name: 100}})
 	s.Weight(100)
-	if _, err := s.Finalize(t.Context(), &pb.FinalizeRequest{
+	_, err := s.Finalize(t.Context(), &pb.FinalizeRequest{
 		Workload: s.Ref, ReleaseId: "r1", Intent: pb.FinalizeIntent_FINALIZE_INTENT_PROMOTE,
-	}); err != nil {
-		t.Fatal(err)
-	}
+	})
+	require.NoError(t, err)
 	await.Nil(t, "blue is replaced while green has the requests", func(ctx context.Context) error {
 		pods, err := s.Kube.CoreV1().Pods(s.Namespace).List(ctx, metav1.ListOptions{LabelSelector: lws.SetNameLabelKey + "=" + s.Name})
 		if err != nil {
@@ -147,9 +146,8 @@ func TestTrafficBlueGreenAdopt(t *testing.T) {
 					`"leaderworkerset.sigs.k8s.io/name":"`+name+`"`)
 			}
 			s.MustBeRestoredExcept(name)
-			if _, err := s.Sets().Get(t.Context(), s.Name, metav1.GetOptions{}); !apierrors.IsNotFound(err) {
-				t.Errorf("blue is still there (%v)", err)
-			}
+			_, err := s.Sets().Get(t.Context(), s.Name, metav1.GetOptions{})
+			assert.True(t, apierrors.IsNotFound(err), "blue is still there (%v)", err)
 		})
 	}
 	t.Run("rolled back in the delay", func(t *testing.T) {
@@ -161,9 +159,8 @@ func TestTrafficBlueGreenAdopt(t *testing.T) {
 		name := s.BeginBy(adopt(time.Hour))
 		s.Upgrade(0)
 		g.Begin(load.Phase{Name: "to green"})
-		if _, err := s.Finalize(t.Context(), &pb.FinalizeRequest{Workload: s.Ref, ReleaseId: "r1", Intent: pb.FinalizeIntent_FINALIZE_INTENT_PROMOTE}); err != nil {
-			t.Fatal(err)
-		}
+		_, err := s.Finalize(t.Context(), &pb.FinalizeRequest{Workload: s.Ref, ReleaseId: "r1", Intent: pb.FinalizeIntent_FINALIZE_INTENT_PROMOTE})
+		require.NoError(t, err)
 		await.Nil(t, "blue is on standby", func(ctx context.Context) error {
 			r, err := s.CalculateBatchContext(ctx, &pb.CalculateBatchContextRequest{Workload: s.Ref})
 			if err == nil && r.GetContext().GetReason() != "WaitingForScaleDownDelay" {
@@ -185,8 +182,7 @@ func TestTrafficBlueGreenAdopt(t *testing.T) {
 func pin(s *serving.Release, name string) {
 	s.T.Helper()
 	patch := fmt.Appendf(nil, `{"spec": {"selector": {"leaderworkerset.sigs.k8s.io/name": %q}}}`, name)
-	if _, err := s.Kube.CoreV1().Services(s.Namespace).Patch(s.T.Context(), "stable", types.MergePatchType, patch, metav1.PatchOptions{}); err != nil {
-		s.T.Fatal(err)
-	}
+	_, err := s.Kube.CoreV1().Services(s.Namespace).Patch(s.T.Context(), "stable", types.MergePatchType, patch, metav1.PatchOptions{})
+	require.NoError(s.T, err)
 	s.User = s.Carriers()
 }

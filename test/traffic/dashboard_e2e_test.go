@@ -18,6 +18,7 @@ import (
 	"github.com/prometheus/client_golang/api"
 	prometheus "github.com/prometheus/client_golang/api/prometheus/v1"
 	"github.com/prometheus/common/model"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"google.golang.org/protobuf/types/known/durationpb"
 
@@ -65,9 +66,7 @@ func TestDashboardQueries(t *testing.T) {
 	s.Weight(10)
 
 	queries := dashboard(t)
-	if len(queries) < 20 {
-		t.Fatalf("the dashboard has only %d queries", len(queries))
-	}
+	require.GreaterOrEqual(t, len(queries), 20, "the dashboard has only %d queries", len(queries))
 	for _, query := range queries {
 		await.Nil(t, "data of "+query, func(ctx context.Context) error {
 			series, err := data(ctx, query)
@@ -77,9 +76,8 @@ func TestDashboardQueries(t *testing.T) {
 			return err
 		})
 	}
-	if _, err := data(t.Context(), "rate("); err == nil {
-		t.Error("an invalid query returns data")
-	}
+	_, err = data(t.Context(), "rate(")
+	assert.Error(t, err, "an invalid query returns data")
 	s.End(pb.FinalizeIntent_FINALIZE_INTENT_ROLLBACK)
 }
 

@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"google.golang.org/protobuf/types/known/durationpb"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -103,17 +104,15 @@ func (s *roleSet) begin(style pb.Style, batches ...string) (stable, update strin
 
 func (s *roleSet) beginWith(policy *pb.ReleasePolicy) (stable, update string) {
 	s.T.Helper()
-	if _, err := s.Adopt(s.T.Context(), &pb.AdoptRequest{Workload: s.Ref}); err != nil {
-		s.T.Fatal(err)
-	}
+	_, err := s.Adopt(s.T.Context(), &pb.AdoptRequest{Workload: s.Ref})
+	require.NoError(s.T, err)
 	stable = s.child("")
 	var patch []byte
 	for i := range 2 {
 		patch = fmt.Appendf(patch, `,{"op":"replace","path":"/spec/roles/%d/spec/leaderWorkerTemplate/workerTemplate/spec/containers/0/image","value":%q}`, i, s.Image("v2"))
 	}
-	if _, err := s.sets.Patch(s.T.Context(), s.Name, types.JSONPatchType, append([]byte("["), append(patch[1:], ']')...), metav1.PatchOptions{}); err != nil {
-		s.T.Fatal(err)
-	}
+	_, err = s.sets.Patch(s.T.Context(), s.Name, types.JSONPatchType, append([]byte("["), append(patch[1:], ']')...), metav1.PatchOptions{})
+	require.NoError(s.T, err)
 	update = s.child(stable)
 	s.Eventually("the release begins", func(ctx context.Context) error {
 		_, err := s.Initialize(ctx, &pb.InitializeRequest{Workload: s.Ref, ReleaseId: "r1", Wait: serving.Long, Policy: policy})
@@ -273,13 +272,9 @@ func TestTrafficDisaggregatedDrainsRoles(t *testing.T) {
 	}
 	s.End(pb.FinalizeIntent_FINALIZE_INTENT_PROMOTE)
 	for range asked {
-		if err := <-answers; err != nil {
-			t.Error(err)
-		}
+		assert.NoError(t, <-answers)
 	}
-	if asked != 2 {
-		t.Errorf("%d old groups of decode were asked, want 2", asked)
-	}
+	assert.Equal(t, 2, asked, "old groups of decode were asked")
 	s.restored()
 }
 

@@ -14,6 +14,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -94,9 +95,7 @@ spec:
 	g, err := poolgateway.Start(t.Context(), e.Cluster.RESTConfig(), s.Namespace, s.RouteName)
 	require.NoError(t, err)
 	t.Cleanup(func() {
-		if err := g.Stop(); err != nil {
-			t.Error(err)
-		}
+		assert.NoError(t, g.Stop())
 	})
 	s.User, s.user = s.Carriers(), text.JSON(s.pool("model").Object["spec"])
 	s.watch()
@@ -178,9 +177,7 @@ func (s *rolePools) warnsOf(policy *pb.ReleasePolicy, pool string) {
 			found = append(found, f.GetObject().GetKind()+"/"+f.GetObject().GetName())
 		}
 	}
-	if !slices.Equal(found, []string{"InferencePool/" + pool}) {
-		s.T.Errorf("preflight warns of %v", found)
-	}
+	assert.True(s.T, slices.Equal(found, []string{"InferencePool/" + pool}), "preflight warns of %v", found)
 }
 
 // revisionOf returns the revision in the name of a child.
@@ -192,12 +189,10 @@ func revisionOf(child string) string {
 // ended requires that the pool is as it was, after these selectors, and selects all leaders of a revision.
 func (s *rolePools) ended(child string, selected ...string) {
 	s.T.Helper()
-	if now := text.JSON(s.pool("model").Object["spec"]); now != s.user {
-		s.T.Errorf("the user's pool is not as it was:\n%s\n%s", s.user, now)
-	}
-	if _, err := s.pools.Get(s.T.Context(), "model-canary", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
-		s.T.Errorf("the canary's pool is left: %v", err)
-	}
+	now := text.JSON(s.pool("model").Object["spec"])
+	assert.Equal(s.T, s.user, now, "the user's pool is not as it was:\n%s\n%s", s.user, now)
+	_, err := s.pools.Get(s.T.Context(), "model-canary", metav1.GetOptions{})
+	assert.True(s.T, apierrors.IsNotFound(err), "the canary's pool is left: %v", err)
 	s.restored()
 	s.Eventually("the watch has seen it", func(context.Context) error {
 		s.mu.Lock()

@@ -11,11 +11,11 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
-	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"google.golang.org/protobuf/types/known/durationpb"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -148,9 +148,8 @@ func TestTrafficOnlyToWholeGroups(t *testing.T) {
 	before := s.Pods.Counts()[s.Namespace+"/"+canary+"-0"].Requests
 	g.Begin(load.Phase{Name: "the other group", Want: half})
 	s.Await(g, 2000)
-	if after := s.Pods.Counts()[s.Namespace+"/"+canary+"-0"].Requests; after != before {
-		t.Errorf("%d requests came to the leader of a group that is not whole", after-before)
-	}
+	after := s.Pods.Counts()[s.Namespace+"/"+canary+"-0"].Requests
+	assert.Equal(t, before, after, "%d requests came to the leader of a group that is not whole", after-before)
 	g.Begin(load.Phase{Name: "whole again", Want: half})
 	s.Behave(canary+"-0-1", "")
 	s.Eventually("both leaders are marked again", both)
@@ -231,10 +230,9 @@ func TestTrafficRecordRemoved(t *testing.T) {
 	g.Begin(load.Phase{Name: "30 %", Want: load.Shares{"model": 70, canary: 30}})
 	s.Await(g, 1500)
 	g.Begin(load.Phase{Name: "record removed", Want: load.Shares{"model": 100}})
-	if _, err := s.Sets().Patch(t.Context(), s.Name, types.MergePatchType,
-		[]byte(`{"metadata": {"annotations": {"lockstep.dev/release": null}}}`), metav1.PatchOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	_, err := s.Sets().Patch(t.Context(), s.Name, types.MergePatchType,
+		[]byte(`{"metadata": {"annotations": {"lockstep.dev/release": null}}}`), metav1.PatchOptions{})
+	require.NoError(t, err)
 	s.Eventually("nothing is left", func(ctx context.Context) error {
 		return errors.Join(s.NoPods(ctx, canary), restored(ctx, s))
 	})
@@ -276,9 +274,8 @@ func TestTrafficRefused(t *testing.T) {
 	s := serving.Serve(t)
 	s.Service("workers", `{leaderworkerset.sigs.k8s.io/name: model}`, 8)
 	s.Service("empty", `{app: empty}`, 0)
-	if _, err := s.Adopt(t.Context(), &pb.AdoptRequest{Workload: s.Ref}); err != nil {
-		t.Fatal(err)
-	}
+	_, err := s.Adopt(t.Context(), &pb.AdoptRequest{Workload: s.Ref})
+	require.NoError(t, err)
 	s.Edit("v2")
 	for _, tc := range []struct {
 		name   string
@@ -311,9 +308,7 @@ func TestTrafficRefused(t *testing.T) {
 			continue
 		}
 		for _, word := range tc.says {
-			if !strings.Contains(err.Error(), word) {
-				t.Errorf("%s: %v does not say %q", tc.name, err, word)
-			}
+			assert.ErrorContains(t, err, word, tc.name)
 		}
 	}
 	s.MustBeRestoredExcept("workers", "empty")
@@ -346,9 +341,8 @@ func TestTrafficGRPC(t *testing.T) {
 				s.Await(g, 3000)
 				g.Begin(load.Phase{Name: name + " match removed", Want: load.Shares{"model": 75, canary: 25}})
 			}
-			if _, err := s.SetHeaderRoute(t.Context(), &pb.SetHeaderRouteRequest{Workload: s.Ref, ReleaseId: "r1", Name: name, Matches: matches}); err != nil {
-				t.Fatal(err)
-			}
+			_, err := s.SetHeaderRoute(t.Context(), &pb.SetHeaderRouteRequest{Workload: s.Ref, ReleaseId: "r1", Name: name, Matches: matches})
+			require.NoError(t, err)
 		}
 		s.Await(g, 1500)
 	}
@@ -393,18 +387,14 @@ func TestTrafficAbortedWhileDraining(t *testing.T) {
 	g.Begin(load.Phase{Name: "aborted", Want: load.Shares{"model": 100}})
 	aborted := time.Now()
 	r, err := s.Finalize(t.Context(), &pb.FinalizeRequest{Workload: s.Ref, ReleaseId: "r1", Intent: pb.FinalizeIntent_FINALIZE_INTENT_ROLLBACK})
-	if err != nil || r.GetDone() {
-		t.Fatalf("Finalize while the canary drains: %v, %v", r, err)
-	}
-	if _, err := s.Sets().Get(t.Context(), canary, metav1.GetOptions{}); err != nil {
-		t.Errorf("the canary went before its requests were answered: %v", err)
-	}
+	require.True(t, err == nil && !r.GetDone(), "Finalize while the canary drains: %v, %v", r, err)
+	_, err = s.Sets().Get(t.Context(), canary, metav1.GetOptions{})
+	assert.NoError(t, err, "the canary went before its requests were answered")
 	s.End(pb.FinalizeIntent_FINALIZE_INTENT_ROLLBACK)
 	t.Logf("rolled back %s after the abort; a long request takes %s", time.Since(aborted).Round(time.Millisecond), endless)
 	s.Await(g, 1500)
-	if report := s.Passes(g); report.Rows[len(report.Rows)-1].Terminating > 0 {
-		t.Error("leaders were deleted before they had drained")
-	}
+	report := s.Passes(g)
+	assert.LessOrEqual(t, report.Rows[len(report.Rows)-1].Terminating, 0, "leaders were deleted before they had drained")
 	s.MustBeRestored()
 }
 
@@ -441,9 +431,7 @@ func TestTrafficSharedRoute(t *testing.T) {
 	second.End(pb.FinalizeIntent_FINALIZE_INTENT_ROLLBACK)
 	verified(s, 50)
 	s.Await(g, 1500)
-	if !ownsRoute(s) {
-		t.Error("the route is written, but no field manager owns its rules")
-	}
+	assert.True(t, ownsRoute(s), "the route is written, but no field manager owns its rules")
 	g.Begin(load.Phase{Name: "100 %", Want: load.Shares{canary: 100}})
 	s.Upgrade(2)
 	s.Weight(100)
@@ -453,13 +441,9 @@ func TestTrafficSharedRoute(t *testing.T) {
 	s.End(pb.FinalizeIntent_FINALIZE_INTENT_PROMOTE)
 	s.Await(g, 1000)
 	s.Passes(g)
-	if n := s.Pods.Counts()[s.Namespace+"/"+otherCanary+"-0"].Requests; n > 0 {
-		t.Errorf("%d requests for one model came to the other's canary", n)
-	}
+	assert.LessOrEqual(t, s.Pods.Counts()[s.Namespace+"/"+otherCanary+"-0"].Requests, 0, "requests for one model came to the other's canary")
 	s.MustBeRestoredExcept("others", "other")
-	if ownsRoute(s) {
-		t.Error("the rules are owned after the last release")
-	}
+	assert.False(t, ownsRoute(s), "the rules are owned after the last release")
 }
 
 // ownsRoute reports whether Lockstep has an entry in the route's managedFields.

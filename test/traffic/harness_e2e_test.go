@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
+
 	"github.com/lockstep-rollouts/lockstep/test/cluster"
 	"github.com/lockstep-rollouts/lockstep/test/load"
 	"github.com/lockstep-rollouts/lockstep/test/podanswer"
@@ -32,9 +34,8 @@ func TestHarnessFindsWorkers(t *testing.T) {
 	e.Await(g, 1000)
 	report := e.Fails(g, "worker")
 	row := report.Rows[len(report.Rows)-1]
-	if part := float64(row.ToWorkers) / float64(row.Checked); part < 0.4 || part > 0.6 {
-		t.Errorf("%d of %d requests came to workers, want half", row.ToWorkers, row.Checked)
-	}
+	part := float64(row.ToWorkers) / float64(row.Checked)
+	assert.False(t, part < 0.4 || part > 0.6, "%d of %d requests came to workers, want half", row.ToWorkers, row.Checked)
 }
 
 // One Service for both sides, without isolation: the share follows the pods, not the weights.
@@ -54,9 +55,7 @@ func TestHarnessFindsMissingIsolation(t *testing.T) {
 	g.Begin(load.Phase{Name: "splitEnded", Want: load.Shares{"model": 90, "model-canary": 10}})
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
 	defer cancel()
-	if err := g.Await(ctx, 100); err == nil {
-		t.Error("a share of 67.5 % counts as 90 %")
-	}
+	assert.Error(t, g.Await(ctx, 100), "a share of 67.5 % counts as 90 %")
 	e.Fails(g, "model got")
 }
 
@@ -89,7 +88,6 @@ func TestHarnessFindsCutRequests(t *testing.T) {
 	e.Await(g, 100)
 	suite.Delete(t, e.Kube.CoreV1().Pods(e.Namespace), "model-1")
 	e.Await(g, 300)
-	if report := e.Fails(g, string(podanswer.Cut)); report.Rows[0].Cut == 0 {
-		t.Error("no request was cut")
-	}
+	report := e.Fails(g, string(podanswer.Cut))
+	assert.NotZero(t, report.Rows[0].Cut, "no request was cut")
 }

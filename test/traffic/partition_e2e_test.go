@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -77,9 +78,7 @@ func (p *inPlace) Load(options load.Options) *load.Generator {
 func (p *inPlace) follows() {
 	p.T.Helper()
 	r, err := p.SetWeight(p.T.Context(), &pb.SetWeightRequest{Workload: p.Ref, ReleaseId: "r1", Weight: 40, Wait: serving.Long})
-	if err != nil || r.GetVerified() || r.GetReason() != "ShareFollowsGroups" {
-		p.T.Errorf("SetWeight 40 without a stable group: %v, %v", r, err)
-	}
+	assert.True(p.T, err == nil && !r.GetVerified() && r.GetReason() == "ShareFollowsGroups", "SetWeight 40 without a stable group: %v, %v", r, err)
 	p.Weight(100)
 	c, err := p.CalculateBatchContext(p.T.Context(), &pb.CalculateBatchContextRequest{Workload: p.Ref})
 	if got := c.GetContext(); err != nil || got.GetTrafficBasis() != pb.TrafficBasis_TRAFFIC_BASIS_GROUP_COUNTS || got.GetTrafficWeight() != 100 {
@@ -150,11 +149,10 @@ func TestTrafficPartitionPromotedEarly(t *testing.T) {
 	g.Begin(load.Phase{Name: "50 %", Want: p.share(50)})
 	p.Await(g, 2000)
 	g.Begin(load.Phase{Name: "promotion, driver killed"})
-	if _, err := p.Finalize(t.Context(), &pb.FinalizeRequest{
+	_, err := p.Finalize(t.Context(), &pb.FinalizeRequest{
 		Workload: p.Ref, ReleaseId: "r1", Intent: pb.FinalizeIntent_FINALIZE_INTENT_PROMOTE,
-	}); err != nil {
-		t.Fatal(err)
-	}
+	})
+	require.NoError(t, err)
 	p.Kill()
 	p.Begin()
 	p.AwaitSync()

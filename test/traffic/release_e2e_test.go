@@ -13,6 +13,9 @@ import (
 
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 	"github.com/lockstep-rollouts/lockstep/test/load"
 	"github.com/lockstep-rollouts/lockstep/test/podserver"
@@ -74,9 +77,8 @@ func TestTrafficRelease(t *testing.T) {
 	g.Begin(load.Phase{Name: "promoted", Want: load.Shares{"model": 100}})
 	s.End(pb.FinalizeIntent_FINALIZE_INTENT_PROMOTE)
 	s.Await(g, 6000)
-	if requests, _ := s.Passes(g).Totals(); requests < serving.Enough {
-		t.Errorf("%d requests prove less than %d do", requests, serving.Enough)
-	}
+	requests, _ := s.Passes(g).Totals()
+	assert.GreaterOrEqual(t, requests, serving.Enough, "%d requests prove less than %d do", requests, serving.Enough)
 	s.MustBeRestored()
 }
 
@@ -86,9 +88,8 @@ var byHeader = &pb.HeaderMatch{Name: serving.Match, Value: &pb.HeaderMatch_Exact
 // route sends the requests of testers to the canary, or to both sides again without matches.
 func route(s *serving.Release, matches ...*pb.HeaderMatch) {
 	s.T.Helper()
-	if _, err := s.SetHeaderRoute(s.T.Context(), &pb.SetHeaderRouteRequest{Workload: s.Ref, ReleaseId: "r1", Name: "testers", Matches: matches}); err != nil {
-		s.T.Fatal(err)
-	}
+	_, err := s.SetHeaderRoute(s.T.Context(), &pb.SetHeaderRouteRequest{Workload: s.Ref, ReleaseId: "r1", Name: "testers", Matches: matches})
+	require.NoError(s.T, err)
 }
 
 // An abort during the release: the canary's requests are withdrawn before its groups are deleted, and its leaders finish
@@ -109,9 +110,7 @@ func TestTrafficRollback(t *testing.T) {
 	}
 	canary := s.BeginRelease(policy)
 	s.Upgrade(0)
-	if s.Pods.Counts()[s.Namespace+"/"+canary+"-0"].Requests == 0 {
-		t.Error("the batch is ready, and its leader got no warm-up")
-	}
+	assert.NotZero(t, s.Pods.Counts()[s.Namespace+"/"+canary+"-0"].Requests, "the batch is ready, and its leader got no warm-up")
 	s.Weight(30)
 	g.Begin(load.Phase{Name: "30 %", Want: load.Shares{"model": 70, canary: 30}})
 	s.Await(g, 4000)

@@ -25,6 +25,8 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/layout"
 	"github.com/google/go-containerregistry/pkg/v1/mutate"
 	"github.com/google/go-containerregistry/pkg/v1/validate"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 )
 
 const repository = "registry.example.com/team/lockstep"
@@ -58,35 +60,26 @@ func TestRelease(t *testing.T) {
 			content[strings.TrimPrefix(path, out+"/")], err = os.ReadFile(path)
 			return err
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		releases = append(releases, content)
 	}
 	for name, content := range releases[0] {
-		if !bytes.Equal(content, releases[1][name]) {
-			t.Errorf("two builds of the same sources differ in %s", name)
-		}
+		assert.True(t, bytes.Equal(content, releases[1][name]), "two builds of the same sources differ in %s", name)
 	}
-	if len(releases[0]) != len(releases[1]) {
-		t.Errorf("two builds have %d and %d files", len(releases[0]), len(releases[1]))
-	}
+	assert.Len(t, releases[0], len(releases[1]), "two builds have %d and %d files", len(releases[0]), len(releases[1]))
 	out := filepath.Join(dir, "one")
 
 	check := exec.CommandContext(t.Context(), "sha256sum", "--check", "--quiet", "checksums.txt")
 	check.Dir = out
-	if output, err := check.CombinedOutput(); err != nil {
-		t.Errorf("%v\n%s", err, output)
-	}
-	if n := bytes.Count(releases[0]["checksums.txt"], []byte("\n")); n != len(releases[0])-1 {
-		t.Errorf("%d checksums of %d files", n, len(releases[0])-1)
-	}
+	output, err := check.CombinedOutput()
+	assert.NoError(t, err, output)
+	n := bytes.Count(releases[0]["checksums.txt"], []byte("\n"))
+	assert.Equal(t, len(releases[0])-1, n, "%d checksums of %d files", n, len(releases[0])-1)
 
 	mustBeStatic(t, filepath.Join(out, binary))
 	digest := mustBeImage(t, filepath.Join(out, "image"), releases[0][binary])
-	if want := repository + ":v0.1.0-test@" + digest + "\n"; string(releases[0]["image-digest.txt"]) != want {
-		t.Errorf("image-digest.txt is %q, want %q", releases[0]["image-digest.txt"], want)
-	}
+	assert.Equal(t, repository+":v0.1.0-test@"+digest+"\n", string(releases[0]["image-digest.txt"]),
+		"image-digest.txt is %q", releases[0]["image-digest.txt"])
 
 	chart := unpack(t, releases[0]["lockstep-0.1.0-test.tgz"])
 	for file, text := range map[string]string{
@@ -95,28 +88,16 @@ func TestRelease(t *testing.T) {
 		"lockstep/files/base/role.yaml":             "name: lockstep-driver\n",
 		"lockstep/files/deployment/deployment.yaml": "image: lockstep\n",
 	} {
-		if !strings.Contains(chart[file], text) {
-			t.Errorf("the chart's %s lacks %q:\n%s", file, text, chart[file])
-		}
+		assert.Contains(t, chart[file], text, "the chart's %s lacks %q:\n%s", file, text, chart[file])
 	}
-	if !strings.Contains(chart["lockstep/values.yaml"], "digest: "+digest+"\n") {
-		t.Error("the chart does not pin the digest")
-	}
+	assert.Contains(t, chart["lockstep/values.yaml"], "digest: "+digest+"\n", "the chart does not pin the digest")
 	for file, content := range unpack(t, releases[0]["kustomize.tar.gz"]) {
-		if strings.Contains(content, " image: lockstep\n") {
-			t.Errorf("%s does not pin the image", file)
-		}
+		assert.NotContains(t, content, " image: lockstep\n", "%s does not pin the image", file)
 	}
-	if len(releases[0]["LICENSE"]) == 0 {
-		t.Error("the license is missing")
-	}
-	if sbom := string(releases[0][binary+".cdx.json"]); !strings.Contains(sbom, "pkg:golang/k8s.io/client-go@") {
-		t.Errorf("the SBOM lacks a dependency: %.300s", sbom)
-	}
+	assert.NotEmpty(t, releases[0]["LICENSE"], "the license is missing")
+	assert.Contains(t, string(releases[0][binary+".cdx.json"]), "pkg:golang/k8s.io/client-go@", "the SBOM lacks a dependency")
 	version, err := exec.CommandContext(t.Context(), filepath.Join(out, binary), "version").CombinedOutput()
-	if err != nil || !strings.Contains(string(version), "v0.1.0-test") {
-		t.Errorf("lockstep version: %v\n%s", err, version)
-	}
+	assert.True(t, err == nil && strings.Contains(string(version), "v0.1.0-test"), "lockstep version: %v\n%s", err, version)
 }
 
 // A version that is none and a checkout with changes make no release.
@@ -131,21 +112,15 @@ func TestReleaseRefused(t *testing.T) {
 	if err == nil {
 		err = os.WriteFile(filepath.Join(checkout, "tools", "release", "release.sh"), script, 0o700)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	if output, err := exec.CommandContext(t.Context(), "git", "init", "-q", checkout).CombinedOutput(); err != nil {
-		t.Fatalf("%v\n%s", err, output)
-	}
+	require.NoError(t, err)
+	output, err := exec.CommandContext(t.Context(), "git", "init", "-q", checkout).CombinedOutput()
+	require.NoError(t, err, output)
 	for version, want := range map[string]string{"": "want a semantic version", "0.1.0": "want a semantic version", "v0.1.0": "tools/"} {
 		out := filepath.Join(t.TempDir(), "dist")
 		output, err := release(t, checkout, out, "VERSION="+version)
-		if err == nil || !strings.Contains(string(output), want) {
-			t.Errorf("%q: %v, want an error with %q: %s", version, err, want, output)
-		}
-		if _, err := os.Stat(out); !errors.Is(err, os.ErrNotExist) {
-			t.Errorf("%q left %s", version, out)
-		}
+		assert.True(t, err != nil && strings.Contains(string(output), want), "%q: %v, want an error with %q: %s", version, err, want, output)
+		_, err = os.Stat(out)
+		assert.ErrorIs(t, err, os.ErrNotExist, "%q left %s", version, out)
 	}
 }
 
@@ -153,58 +128,36 @@ func TestReleaseRefused(t *testing.T) {
 func mustBeStatic(t *testing.T, path string) {
 	t.Helper()
 	binary, err := elf.Open(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	defer func() { _ = binary.Close() }()
 	for _, segment := range binary.Progs {
-		if segment.Type == elf.PT_INTERP {
-			t.Error("the binary needs a loader")
-		}
+		assert.NotEqual(t, elf.PT_INTERP, segment.Type, "the binary needs a loader")
 	}
-	if libraries, err := binary.ImportedLibraries(); err == nil && len(libraries) > 0 {
-		t.Errorf("the binary needs %v", libraries)
-	}
+	libraries, err := binary.ImportedLibraries()
+	assert.False(t, err == nil && len(libraries) > 0, "the binary needs %v", libraries)
 }
 
 // mustBeImage validates the layout, and returns the digest of its only image.
 func mustBeImage(t *testing.T, path string, binary []byte) string {
 	t.Helper()
 	outer, err := layout.ImageIndexFromPath(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := validate.Index(outer); err != nil {
-		t.Error(err)
-	}
+	require.NoError(t, err)
+	assert.NoError(t, validate.Index(outer))
 	manifest, err := outer.IndexManifest()
-	if err != nil || len(manifest.Manifests) != 1 {
-		t.Fatalf("the layout has %v, %v; want one image", manifest, err)
-	}
+	require.True(t, err == nil && len(manifest.Manifests) == 1, "the layout has %v, %v; want one image", manifest, err)
 	index, err := outer.ImageIndex(manifest.Manifests[0].Digest)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	images, err := index.IndexManifest()
-	if err != nil || len(images.Manifests) != 1 {
-		t.Fatalf("the image has %v, %v; want one platform", images, err)
-	}
+	require.True(t, err == nil && len(images.Manifests) == 1, "the image has %v, %v; want one platform", images, err)
 	img, err := index.Image(images.Manifests[0].Digest)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	config, err := img.ConfigFile()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff([]string{"/lockstep"}, config.Config.Entrypoint); diff != "" || config.Config.User != "65532:65532" ||
-		config.Architecture != runtime.GOARCH || config.OS != "linux" {
-		t.Errorf("the image's configuration is %+v", config)
-	}
+	require.NoError(t, err)
+	assert.True(t, cmp.Diff([]string{"/lockstep"}, config.Config.Entrypoint) == "" && config.Config.User == "65532:65532" && config.Architecture == runtime.GOARCH && config.OS == "linux",
+		"the image's configuration is %+v", config)
 	content := untar(t, extract(t, img))
-	if content["lockstep"] != string(binary) || content["LICENSE"] == "" || len(content) != 2 {
-		t.Errorf("the image has %d files, want the binary and its license", len(content))
-	}
+	assert.True(t, content["lockstep"] == string(binary) && content["LICENSE"] != "" && len(content) == 2,
+		"the image has %d files, want the binary and its license", len(content))
 	return manifest.Manifests[0].Digest.String()
 }
 
@@ -213,9 +166,7 @@ func extract(t *testing.T, img v1.Image) []byte {
 	files := mutate.Extract(img)
 	defer func() { _ = files.Close() }()
 	content, err := io.ReadAll(files)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return content
 }
 
@@ -223,13 +174,9 @@ func extract(t *testing.T, img v1.Image) []byte {
 func unpack(t *testing.T, content []byte) map[string]string {
 	t.Helper()
 	r, err := gzip.NewReader(bytes.NewReader(content))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	plain, err := io.ReadAll(r)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return untar(t, plain)
 }
 
@@ -241,13 +188,9 @@ func untar(t *testing.T, content []byte) map[string]string {
 		if errors.Is(err, io.EOF) {
 			return files
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		text, err := io.ReadAll(r)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		files[header.Name] = string(text)
 	}
 }

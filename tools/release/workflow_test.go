@@ -19,6 +19,8 @@ import (
 
 	"github.com/google/go-containerregistry/cmd/crane/cmd"
 	"github.com/google/go-containerregistry/pkg/registry"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 	"go.yaml.in/yaml/v3"
 )
 
@@ -39,32 +41,24 @@ func TestWorkflowIsolatesTheBuild(t *testing.T) {
 		if err == nil {
 			err = yaml.Unmarshal(raw, into)
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 	}
 	if _, callable := tests.On["workflow_call"]; !callable || release.Jobs["test"].Uses != "./.github/workflows/test.yml" {
 		t.Errorf("the tests are %q, callable: %t", release.Jobs["test"].Uses, callable)
 	}
-	if got := release.Jobs["publish"].Needs; !slices.Contains(got, "test") || !slices.Contains(got, "build") {
-		t.Errorf("what is published needs %v", got)
-	}
+	got := release.Jobs["publish"].Needs
+	assert.True(t, slices.Contains(got, "test") && slices.Contains(got, "build"), "what is published needs %v", got)
 	for name, j := range release.Jobs {
-		if given := slices.Collect(maps.Values(j.Permissions)); name != "publish" && slices.Contains(given, "write") {
-			t.Errorf("job %s may %v", name, j.Permissions)
-		}
+		given := slices.Collect(maps.Values(j.Permissions))
+		assert.False(t, name != "publish" && slices.Contains(given, "write"), "job %s may %v", name, j.Permissions)
 	}
-	if slices.Contains(slices.Collect(maps.Values(release.Permissions)), "write") {
-		t.Errorf("every job may %v", release.Permissions)
-	}
+	assert.False(t, slices.Contains(slices.Collect(maps.Values(release.Permissions)), "write"), "every job may %v", release.Permissions)
 }
 
 // The commands of the workflow give the tag the image whose digest the chart and the manifests have.
 func TestWorkflowPublishesTheImage(t *testing.T) {
 	workflow, err := os.ReadFile(filepath.Join("..", "..", ".github", "workflows", "release.yml"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	out, layer := t.TempDir(), filepath.Join(t.TempDir(), "layer.tar")
 	if err := os.WriteFile(layer, make([]byte, 1024), 0o600); err != nil { // an empty archive
 		t.Fatal(err)
@@ -74,15 +68,11 @@ func TestWorkflowPublishesTheImage(t *testing.T) {
 	repository := strings.TrimPrefix(server.URL, "http://") + "/team/lockstep"
 	i := image{version: "v0.1.0-test", commit: strings.Repeat("a", 40), date: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)}
 	digest, err := i.write(filepath.Join(out, "image"), []string{"linux/amd64=" + layer, "linux/arm64=" + layer})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	variables := map[string]string{"IMAGE": repository, "GITHUB_REF_NAME": i.version}
 	for _, test := range []struct{ command, want string }{{"push", repository + "@" + digest}, {"digest", digest}} {
 		line := regexp.MustCompile(`go run "\$CRANE" (` + test.command + ` [^)\n]*"\$IMAGE:\$GITHUB_REF_NAME")`).FindSubmatch(workflow)
-		if line == nil {
-			t.Fatalf("the workflow has no command crane %s", test.command)
-		}
+		require.NotNil(t, line, "the workflow has no command crane %s", test.command)
 		args := strings.Fields(strings.ReplaceAll(os.Expand(string(line[1]), func(name string) string { return variables[name] }), `"`, ""))
 		for i, arg := range args {
 			args[i] = strings.Replace(arg, "dist/", out+"/", 1)
@@ -91,11 +81,7 @@ func TestWorkflowPublishesTheImage(t *testing.T) {
 		crane := cmd.New("crane", "", nil)
 		crane.SetArgs(args)
 		crane.SetOut(&output)
-		if err := crane.ExecuteContext(t.Context()); err != nil {
-			t.Fatalf("crane %v: %v", args, err)
-		}
-		if got := strings.TrimSpace(output.String()); got != test.want {
-			t.Errorf("crane %v prints %s, want %s", args, got, test.want)
-		}
+		require.NoError(t, crane.ExecuteContext(t.Context()), "crane %v", args)
+		assert.Equal(t, test.want, strings.TrimSpace(output.String()), "crane %v prints", args)
 	}
 }

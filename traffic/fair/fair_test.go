@@ -10,29 +10,25 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/stretchr/testify/assert"
 )
 
 func TestQueueTakesGroupsInTurn(t *testing.T) {
 	q := &Queue[string]{}
-	if _, ok := q.First(); ok {
-		t.Error("an empty queue has a first item")
-	}
+	_, ok := q.First()
+	assert.False(t, ok, "an empty queue has a first item")
 	for _, item := range []string{"a1", "a2", "a3", "b1", "c1", "b2", "c2"} {
 		q.Push(item[:1], item)
 	}
-	if !q.Remove("c", "c1") || q.Remove("c", "c1") || q.Contains("c", "c1") || !q.Contains("c", "c2") {
-		t.Error("c1 is not removed once")
-	}
+	assert.True(t, q.Remove("c", "c1") && !q.Remove("c", "c1") && !q.Contains("c", "c1") && q.Contains("c", "c2"), "c1 is not removed once")
 	var got []string
 	for q.Len() > 0 {
 		got = append(got, q.Pop())
 	}
-	if want := []string{"a1", "b1", "c2", "a2", "b2", "a3"}; !slices.Equal(got, want) {
-		t.Errorf("order is %v, want %v", got, want)
-	}
-	if len(q.waiting) != 0 || len(q.groups) != 0 {
-		t.Errorf("an empty queue keeps groups: %v, %v", q.waiting, q.groups)
-	}
+	want := []string{"a1", "b1", "c2", "a2", "b2", "a3"}
+	assert.True(t, slices.Equal(got, want), "order is %v, want %v", got, want)
+	assert.True(t, len(q.waiting) == 0 && len(q.groups) == 0, "an empty queue keeps groups: %v, %v", q.waiting, q.groups)
 }
 
 // A group with many who wait delays another by one.
@@ -40,12 +36,9 @@ func TestSlots(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := NewSlots(1)
 		over, cancel := context.WithCancel(t.Context())
-		if !s.Acquire(over, "") {
-			t.Error("no free slot")
-		}
-		if cancel(); s.Acquire(over, "") {
-			t.Error("a slot after the end")
-		}
+		assert.True(t, s.Acquire(over, ""), "no free slot")
+		cancel()
+		assert.False(t, s.Acquire(over, ""), "a slot after the end")
 		var running sync.WaitGroup
 		var order []string
 		given, give := context.WithCancel(t.Context())
@@ -83,15 +76,12 @@ func TestGroupsLeaveSlots(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
 		defer cancel()
 		for _, group := range []string{"d", "e"} {
-			if !s.Acquire(ctx, group) {
-				t.Errorf("%s gets no slot", group)
-			}
+			assert.True(t, s.Acquire(ctx, group), "%s gets no slot", group)
 		}
 		held := s.held["a"]
 		s.Release("d")
 		s.Release("e")
-		if s.Release("b"); s.held["a"] < held || s.free == 0 {
-			t.Errorf("held %v, free %d", s.held, s.free)
-		}
+		s.Release("b")
+		assert.True(t, s.held["a"] >= held && s.free != 0, "held %v, free %d", s.held, s.free)
 	})
 }

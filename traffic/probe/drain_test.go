@@ -6,12 +6,14 @@ package probe
 import (
 	"fmt"
 	"net/http"
-	"strings"
 	"sync/atomic"
 	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 )
 
 const metric = "vllm:num_requests_running"
@@ -45,13 +47,9 @@ func (b *fixture) engines(n int) (leaders []Leader, all []*engine) {
 
 func expect(t *testing.T, got Progress, state State, words ...string) {
 	t.Helper()
-	if got.State != state {
-		t.Errorf("%+v, want %v", got, state)
-	}
+	assert.Equal(t, state, got.State, got)
 	for _, word := range words {
-		if !strings.Contains(got.Message, word) {
-			t.Errorf("%q, want %q in it", got.Message, word)
-		}
+		assert.Contains(t, got.Message, word, "%q, want %q in it", got.Message, word)
 	}
 }
 
@@ -71,9 +69,7 @@ func TestDrainPeriod(t *testing.T) {
 				since := time.Now().Add(-10 * time.Second)
 				got := b.Drain("o", tt.leaders, tt.policy, since)
 				expect(t, got, Pending, "until 2000-01-01T00:00:20Z", "drain period 30s")
-				if got.Recheck != 20*time.Second {
-					t.Errorf("recheck in %s, want 20s", got.Recheck)
-				}
+				assert.Equal(t, 20*time.Second, got.Recheck, "recheck in %s, want 20s", got.Recheck)
 				after(got.Recheck - 1)
 				expect(t, b.Drain("o", tt.leaders, tt.policy, since), Pending)
 				after(1)
@@ -96,9 +92,7 @@ func TestDrainMetric(t *testing.T) {
 		since := time.Now()
 		b.Drain("o", leaders, untilZero, since)
 		after(untilZero.Period)
-		if engines[0].asked.Load() != 0 {
-			t.Error("request during the period")
-		}
+		assert.Zero(t, engines[0].asked.Load(), "request during the period")
 		got := b.Drain("o", leaders, untilZero, since)
 		expect(t, got, Pending, "no response yet from vllm-1, vllm-2, vllm-3")
 		synctest.Wait()
@@ -124,9 +118,7 @@ func TestDrainMetric(t *testing.T) {
 		engines[1].running.Store(9)
 		after(time.Hour)
 		expect(t, b.Drain("o", leaders[1:], untilZero, since), Done, "is 0")
-		if engines[1].asked.Load() != 4 {
-			t.Error("request after the drain")
-		}
+		assert.Equal(t, int64(4), engines[1].asked.Load(), "request after the drain")
 	})
 }
 
@@ -146,24 +138,16 @@ func TestDrainForced(t *testing.T) {
 				expect(t, got, Done, "stopped waiting at the drain timeout of 1m0s", "is 14: 2 on vllm-1", "2 on vllm-5 and 2 more",
 					"can't be read on vllm-8 (GET :8000/metrics: answered 503 Service Unavailable)",
 					"counted as drained because they accept no connections: vllm-9 (GET")
-				if !got.Forced {
-					t.Error("not forced")
-				}
+				assert.True(t, got.Forced, "not forced")
 				break
 			}
-			if got.Recheck <= 0 {
-				t.Fatalf("%+v", got)
-			}
+			require.True(t, got.Recheck > 0, got)
 			after(got.Recheck)
 		}
-		if took := time.Since(since); took != untilZero.Period+untilZero.Timeout {
-			t.Errorf("took %s", took)
-		}
+		assert.Equal(t, untilZero.Period+untilZero.Timeout, time.Since(since), "took")
 		expect(t, b.Drain("o", leaders[:2], untilZero, since), Done, "is 14")
 		b.Close()
-		if !strings.Contains(b.log.String(), "level=WARN msg=drained owner=o forced=true") {
-			t.Errorf("the log has no such line:\n%s", b.log.String())
-		}
+		assert.Contains(t, b.log.String(), "level=WARN msg=drained owner=o forced=true", "the log has no such line")
 	})
 }
 
@@ -253,13 +237,10 @@ func TestDrainAfterRestart(t *testing.T) {
 				since := time.Now().Add(-time.Hour)
 				got := b.Drain("o", leaders, untilZero, since)
 				expect(t, got, Pending, "no response yet")
-				if got.Recheck <= 0 {
-					t.Errorf("%+v", got)
-				}
+				assert.True(t, got.Recheck > 0, got)
 				after(tt.within)
-				if got := b.Drain("o", leaders, untilZero, since); got.State != Done || got.Forced != tt.forced {
-					t.Errorf("%+v, want done, forced %t", got, tt.forced)
-				}
+				got = b.Drain("o", leaders, untilZero, since)
+				assert.True(t, got.State == Done && got.Forced == tt.forced, "%+v, want done, forced %t", got, tt.forced)
 			})
 		})
 	}
@@ -278,9 +259,7 @@ func TestDrainFirstReadIsBounded(t *testing.T) {
 		after(firstReadTimeout)
 		got := b.Drain("o", leaders, untilZero, since)
 		expect(t, got, Done, "no response yet from")
-		if !got.Forced {
-			t.Error("not forced")
-		}
+		assert.True(t, got.Forced, "not forced")
 	})
 }
 
@@ -301,9 +280,7 @@ func TestDrainChanges(t *testing.T) {
 		expect(t, b.Drain("o", leaders[1:], untilZero, since), Pending, "5 on vllm-3")
 		asked := engines[0].asked.Load()
 		after(5 * time.Second)
-		if engines[0].asked.Load() != asked {
-			t.Error("request to a leader that was removed from the drain")
-		}
+		assert.Equal(t, asked, engines[0].asked.Load(), "request to a leader that was removed from the drain")
 		expect(t, b.Drain("o", leaders[1:2], untilZero, since), Done)
 		expect(t, b.Drain("o", leaders[1:2], untilZero, since.Add(-1)), Pending, "no response yet")
 		expect(t, b.Drain("other", leaders[:1], untilZero, since), Pending, "no response yet")
@@ -312,9 +289,7 @@ func TestDrainChanges(t *testing.T) {
 		b.Keep("other", nil, false)
 		asked = engines[0].asked.Load()
 		after(5 * time.Second)
-		if engines[0].asked.Load() != asked {
-			t.Error("request after the end of the drain")
-		}
+		assert.Equal(t, asked, engines[0].asked.Load(), "request after the end of the drain")
 		expect(t, b.Drain("other", leaders[:1], untilZero, since), Pending, "no response yet") // a reading from before would be outdated
 	})
 }
@@ -338,21 +313,16 @@ func TestDrainStops(t *testing.T) {
 		b.Drain("o", leaders, untilZero, since)
 		b.Drain("other", leaders[:1], untilZero, since)
 		synctest.Wait()
-		if asked.Load() != perOwner+1 {
-			t.Errorf("%d requests at a time", asked.Load())
-		}
+		assert.Equal(t, int64(perOwner+1), asked.Load(), "requests at a time")
 		b.Forget("o")
 		synctest.Wait()
-		if hungUp.Load() != perOwner {
-			t.Errorf("%d requests ended", hungUp.Load())
-		}
+		assert.Equal(t, int64(perOwner), hungUp.Load(), "requests ended")
 		b.Close()
 		synctest.Wait()
 		if hungUp.Load() != perOwner+1 || asked.Load() != perOwner+1 || b.changes.Load() != 0 {
 			t.Errorf("%d of %d requests ended, %d changes", hungUp.Load(), asked.Load(), b.changes.Load())
 		}
-		if got := b.Drain("o", leaders, untilZero, since); got != closing {
-			t.Errorf("%+v after Close", got)
-		}
+		got := b.Drain("o", leaders, untilZero, since)
+		assert.Equal(t, closing, got, "%+v after Close", got)
 	})
 }

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
 	"pgregory.net/rapid"
 )
 
@@ -43,22 +44,19 @@ func TestReadMetric(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			got, err := readMetric(strings.NewReader(tt.page), "m")
-			if got != tt.want || (err == nil) != (tt.err == "") || (err != nil && !strings.Contains(err.Error(), tt.err)) {
-				t.Errorf("%g, %v; want %g, %q", got, err, tt.want, tt.err)
-			}
+			assert.False(t, got != tt.want || (err == nil) != (tt.err == "") || (err != nil && !strings.Contains(err.Error(), tt.err)),
+				"%g, %v; want %g, %q", got, err, tt.want, tt.err)
 		})
 	}
 	t.Run("a histogram's count", func(t *testing.T) {
 		page := "# TYPE h histogram\nh_bucket{le=\"1\"} 2\nh_bucket{le=\"+Inf\"} 4\nh_sum 7\nh_count 4\n"
-		if got, err := readMetric(strings.NewReader(page), "h_count"); err != nil || got != 4 {
-			t.Errorf("%g, %v", got, err)
-		}
+		got, err := readMetric(strings.NewReader(page), "h_count")
+		assert.True(t, err == nil && got == 4, "%g, %v", got, err)
 	})
 	t.Run("fails", func(t *testing.T) {
 		broken := io.MultiReader(strings.NewReader("m 0\n"), failing{})
-		if _, err := readMetric(broken, "m"); !errors.Is(err, errBroken) {
-			t.Errorf("%v", err)
-		}
+		_, err := readMetric(broken, "m")
+		assert.ErrorIs(t, err, errBroken)
 	})
 }
 
@@ -73,9 +71,8 @@ func TestPagesTakeLittleMemory(t *testing.T) {
 		runtime.ReadMemStats(&before)
 		_, err := readMetric(strings.NewReader(page), "m")
 		runtime.ReadMemStats(&after)
-		if took := after.TotalAlloc - before.TotalAlloc; took > 8<<20 {
-			t.Errorf("%s: %d KiB, %v", name, took>>10, err)
-		}
+		took := after.TotalAlloc - before.TotalAlloc
+		assert.LessOrEqual(t, took, uint64(8<<20), "%s: %d KiB, %v", name, took>>10, err)
 	}
 }
 
@@ -127,8 +124,6 @@ func FuzzReadMetric(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, page string) {
 		got, err := readMetric(strings.NewReader(page), "m")
-		if err == nil && (got < 0 || math.IsNaN(got) || !strings.Contains(page, "m")) {
-			t.Errorf("%g from %q", got, page)
-		}
+		assert.False(t, err == nil && (got < 0 || math.IsNaN(got) || !strings.Contains(page, "m")), "%g from %q", got, page)
 	})
 }

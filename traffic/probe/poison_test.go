@@ -7,9 +7,10 @@ import (
 	"io"
 	"log/slog"
 	"net/http"
-	"strings"
 	"testing"
 	"time"
+
+	"github.com/stretchr/testify/assert"
 )
 
 // poisonous is a transport that panics.
@@ -22,7 +23,5 @@ func TestPoisonousLeader(t *testing.T) {
 	p := &Prober{log: slog.New(slog.DiscardHandler), client: &http.Client{Transport: poisonous{}}}
 	err := p.do(t.Context(), Leader{Name: "vllm-0", Address: "10.0.0.1"}, request{endpoint: Endpoint{Port: 8080, Path: "/"}, timeout: time.Second},
 		func(io.Reader) error { return nil })
-	if err == nil || !strings.Contains(err.Error(), "vllm-0") {
-		t.Errorf("error %v", err)
-	}
+	assert.ErrorContains(t, err, "vllm-0", "error")
 }

@@ -11,6 +11,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/stretchr/testify/assert"
 )
 
 var errAsked = errors.New("a request was made")
@@ -45,12 +47,9 @@ func TestRefused(t *testing.T) {
 			defer p.Close()
 			r := request{endpoint: Endpoint{Port: 8080, Path: "/"}, timeout: time.Second}
 			err := p.do(t.Context(), tt.leader, r, func(io.Reader) error { return nil })
-			if tt.refused == "" && !errors.Is(err, errAsked) {
-				t.Errorf("%v, want a request", err)
-			}
-			if tt.refused != "" && (err == nil || errors.Is(err, errAsked) || !strings.Contains(err.Error(), tt.refused)) {
-				t.Errorf("%v, want a refusal with %q", err, tt.refused)
-			}
+			assert.False(t, tt.refused == "" && !errors.Is(err, errAsked), "%v, want a request", err)
+			assert.False(t, tt.refused != "" && (err == nil || errors.Is(err, errAsked) || !strings.Contains(err.Error(), tt.refused)),
+				"%v, want a refusal with %q", err, tt.refused)
 		})
 	}
 }

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/stretchr/testify/assert"
 )
 
 var health = WarmUp{Endpoint: Endpoint{8000, "/health"}, Timeout: 10 * time.Second}
@@ -45,22 +46,16 @@ func TestWarm(t *testing.T) {
 					w.WriteHeader(http.StatusNoContent)
 				})
 				l := Leader{Name: "vllm-0", UID: "uid", Address: tt.addr}
-				if got := b.Warm("o", l, tt.policy); got.State != Pending {
-					t.Errorf("first call: %+v", got)
-				}
+				got := b.Warm("o", l, tt.policy)
+				assert.Equal(t, Pending, got.State, "first call: %+v", got)
 				synctest.Wait()
 				for range 3 {
-					if got := b.Warm("o", l, tt.policy); got.State != Done || !strings.Contains(got.Message, "vllm-0") {
-						t.Errorf("%+v, want done", got)
-					}
+					got := b.Warm("o", l, tt.policy)
+					assert.True(t, got.State == Done && strings.Contains(got.Message, "vllm-0"), "%+v, want done", got)
 					after(time.Hour)
 				}
-				if diff := cmp.Diff(tt.want, <-requests); diff != "" {
-					t.Errorf("asked (-want +got):\n%s", diff)
-				}
-				if len(requests) > 0 || b.changes.Load() != 1 {
-					t.Errorf("%d more requests, %d changes", len(requests), b.changes.Load())
-				}
+				assert.Empty(t, cmp.Diff(tt.want, <-requests), "asked (-want +got)")
+				assert.True(t, len(requests) == 0 && b.changes.Load() == 1, "%d more requests, %d changes", len(requests), b.changes.Load())
 			})
 		})
 	}
@@ -101,13 +96,9 @@ func TestWarmFails(t *testing.T) {
 				got := b.Warm("o", leader(1), policy)
 				next := time.Now().Add(time.Second).UTC().Format(time.RFC3339)
 				for _, want := range []string{tt.want, "vllm-1 (10.0.0.1)", "GET :8000/health:", "next try at " + next} {
-					if got.State != Failed || !strings.Contains(got.Message, want) {
-						t.Errorf("%v %q, want %q in it", got.State, got.Message, want)
-					}
+					assert.True(t, got.State == Failed && strings.Contains(got.Message, want), "%v %q, want %q in it", got.State, got.Message, want)
 				}
-				if strings.Contains(got.Message, "secret") || len(got.Message) > 400 {
-					t.Errorf("message %q", got.Message)
-				}
+				assert.True(t, !strings.Contains(got.Message, "secret") && len(got.Message) <= 400, "message %q", got.Message)
 				good, _ := counted(200)
 				b.net.serve(at(1), good)
 				b.net.mu.Lock()
@@ -133,22 +124,17 @@ func TestWarmBackoff(t *testing.T) {
 		})
 		b.Warm("o", leader(1), health)
 		after(100 * time.Second)
-		if diff := cmp.Diff([]time.Duration{0, 1, 3, 7, 15, 31, 61, 91}, tries.all()); diff != "" {
-			t.Errorf("tries at seconds (-want +got):\n%s", diff)
-		}
+		assert.Empty(t, cmp.Diff([]time.Duration{0, 1, 3, 7, 15, 31, 61, 91}, tries.all()), "tries at seconds (-want +got)")
 		b.Keep("o", nil, false)
 		before := len(tries.all())
 		after(time.Hour)
 		if more := len(tries.all()) - before; more > 0 || len(b.owners) != 0 {
 			t.Errorf("%d tries after the end; %d owners remembered", more, len(b.owners))
 		}
-		if got := b.Warm("o", leader(1), health); got.State != Pending {
-			t.Errorf("%+v, want a new beginning", got)
-		}
+		got := b.Warm("o", leader(1), health)
+		assert.Equal(t, Pending, got.State, "%+v, want a new beginning", got)
 		synctest.Wait()
-		if len(tries.all()) != before+1 {
-			t.Error("a new poll makes no request at once")
-		}
+		assert.Len(t, tries.all(), before+1, "a new poll makes no request at once")
 	})
 }
 
@@ -161,13 +147,10 @@ func TestWarmMemory(t *testing.T) {
 		warm := func(owner string, l Leader, p WarmUp, want State, requests int64) {
 			t.Helper()
 			before := n.Load()
-			if got := b.Warm(owner, l, p); got.State != want {
-				t.Errorf("%+v, want %v", got, want)
-			}
+			got := b.Warm(owner, l, p)
+			assert.Equal(t, want, got.State, "%+v, want %v", got, want)
 			synctest.Wait()
-			if n.Load()-before != requests {
-				t.Errorf("%d requests, want %d", n.Load()-before, requests)
-			}
+			assert.Equal(t, requests, n.Load()-before, "requests")
 		}
 		again := leader(1)
 		again.UID = "uid-again"
@@ -194,30 +177,23 @@ func TestWarmMemory(t *testing.T) {
 		warm("other", leader(1), health, Done, 0)
 		b.Keep("o", nil, false)
 		b.Forget("other")
-		if len(b.owners) != 0 {
-			t.Errorf("owners remembered: %v", b.owners)
-		}
+		assert.Empty(t, b.owners, "owners remembered")
 	})
 }
 
 // TestWarmWithoutRequest: progress that needs no request.
 func TestWarmWithoutRequest(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *fixture) {
-		if got := b.Warm("o", leader(1), WarmUp{}); got.State != Done {
-			t.Errorf("%+v without a policy", got)
-		}
-		if got := b.Warm("o", Leader{Name: "vllm-0", UID: "u"}, health); got.State != Pending || got.Recheck != 0 {
-			t.Errorf("%+v without an address", got)
-		}
-		if len(b.owners) != 0 {
-			t.Error("an owner is remembered")
-		}
+		got := b.Warm("o", leader(1), WarmUp{})
+		assert.Equal(t, Done, got.State, "%+v without a policy", got)
+		got = b.Warm("o", Leader{Name: "vllm-0", UID: "u"}, health)
+		assert.True(t, got.State == Pending && got.Recheck == 0, "%+v without an address", got)
+		assert.Empty(t, b.owners, "an owner is remembered")
 		name := Leader{Name: "vllm-0", UID: "u", Address: "metadata.internal"}
 		b.Warm("o", name, health)
 		synctest.Wait()
-		if got := b.Warm("o", name, health); got.State != Failed || !strings.Contains(got.Message, "not an IP address") {
-			t.Errorf("%+v with a name", got)
-		}
+		got = b.Warm("o", name, health)
+		assert.True(t, got.State == Failed && strings.Contains(got.Message, "not an IP address"), "%+v with a name", got)
 	})
 }
 
@@ -238,19 +214,15 @@ func TestWarmConcurrency(t *testing.T) {
 			b.Warm("o", leader(i), health)
 		}
 		synctest.Wait()
-		if now.size() != perOwner {
-			t.Errorf("%d requests at a time", now.size())
-		}
+		assert.Equal(t, perOwner, now.size(), "requests at a time")
 		b.Warm("other", leader(99), health)
 		synctest.Wait()
-		if got := b.Warm("other", leader(99), health); got.State != Done {
-			t.Errorf("%+v: held up by another owner", got)
-		}
+		got := b.Warm("other", leader(99), health)
+		assert.Equal(t, Done, got.State, "%+v: held up by another owner", got)
 		after(time.Minute)
 		for i := range 50 {
-			if got := b.Warm("o", leader(i), health); got.State != Done {
-				t.Errorf("%+v", got)
-			}
+			got := b.Warm("o", leader(i), health)
+			assert.Equal(t, Done, got.State, got)
 		}
 		if now.peak() > perOwner || now.size() > 0 {
 			t.Errorf("%d requests at a time, %d left", now.peak(), now.size())
@@ -283,19 +255,15 @@ func TestWarmConcurrencyOfAllOwners(t *testing.T) {
 		each(func(owner string, l Leader) { b.Warm(owner, l, health) })
 		synctest.Wait()
 		// A few slots are left to other namespaces.
-		if all := now.size() + forgotten.size(); all > perProcess || all < perProcess*3/4 {
-			t.Errorf("%d requests at a time, want almost %d", all, perProcess)
-		}
+		all := now.size() + forgotten.size()
+		assert.True(t, all <= perProcess && all >= perProcess*3/4, "%d requests at a time, want almost %d", all, perProcess)
 		b.Forget("o0")
 		after(time.Minute)
 		each(func(owner string, l Leader) {
-			if got := b.Warm(owner, l, health); owner != "o0" && got.State != Done {
-				t.Errorf("%+v", got)
-			}
+			got := b.Warm(owner, l, health)
+			assert.False(t, owner != "o0" && got.State != Done, got)
 		})
-		if most := now.peak(); most > perProcess {
-			t.Errorf("%d requests at a time", most)
-		}
+		assert.LessOrEqual(t, now.peak(), perProcess, "requests at a time")
 	})
 }
 
@@ -312,9 +280,8 @@ func TestWarmOfOtherNamespace(t *testing.T) {
 		synctest.Wait()
 		b.Warm("quiet/o", leader(loud), health)
 		synctest.Wait()
-		if got := b.Warm("quiet/o", leader(loud), health); got.State != Done {
-			t.Errorf("%+v", got)
-		}
+		got := b.Warm("quiet/o", leader(loud), health)
+		assert.Equal(t, Done, got.State, got)
 	})
 }
 
@@ -328,9 +295,8 @@ func TestWarmEndless(t *testing.T) {
 		})
 		b.Warm("o", leader(1), health)
 		synctest.Wait()
-		if got := b.Warm("o", leader(1), health); got.State != Done {
-			t.Errorf("%+v", got)
-		}
+		got := b.Warm("o", leader(1), health)
+		assert.Equal(t, Done, got.State, got)
 	})
 }
 
@@ -346,18 +312,15 @@ func TestWarmStops(t *testing.T) {
 		synctest.Wait()
 		b.Forget("o")
 		synctest.Wait()
-		if hungUp.Load() != 1 {
-			t.Errorf("%d requests ended, want 1", hungUp.Load())
-		}
+		assert.Equal(t, int64(1), hungUp.Load(), "requests ended")
 		start := time.Now()
 		b.Close()
 		synctest.Wait()
 		if hungUp.Load() != 2 || time.Since(start) > 0 || b.changes.Load() != 0 {
 			t.Errorf("%d requests ended after %s, %d changes", hungUp.Load(), time.Since(start), b.changes.Load())
 		}
-		if got := b.Warm("o", leader(0), health); got != closing {
-			t.Errorf("%+v after Close", got)
-		}
+		got := b.Warm("o", leader(0), health)
+		assert.Equal(t, closing, got, "%+v after Close", got)
 		b.Close()
 	})
 }
@@ -378,9 +341,8 @@ func TestCloseWaits(t *testing.T) {
 		synctest.Wait()
 		start := time.Now()
 		p.Close()
-		if took := time.Since(start); took != time.Second {
-			t.Errorf("Close took %s, want 1s", took)
-		}
+		took := time.Since(start)
+		assert.Equal(t, time.Second, took, "Close took %s, want 1s", took)
 	})
 }
 
@@ -401,13 +363,10 @@ func TestWarmLog(t *testing.T) {
 		}
 		b.Close()
 		log := b.log.String()
-		if strings.Contains(log, "secret") {
-			t.Errorf("a secret in the log:\n%s", log)
-		}
+		assert.NotContains(t, log, "secret", "a secret in the log")
 		for level, want := range map[string]int{"WARN": 1, "DEBUG": 2, "INFO": 1} {
-			if got := strings.Count(log, "level="+level); got != want {
-				t.Errorf("%d lines of level %s, want %d:\n%s", got, level, want, log)
-			}
+			got := strings.Count(log, "level="+level)
+			assert.Equal(t, want, got, "%d lines of level %s, want %d:\n%s", got, level, want, log)
 		}
 	})
 }

@@ -13,6 +13,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/stretchr/testify/assert"
 )
 
 // TestOverTCP: the default transport, on real sockets of both families, with and without a server.
@@ -53,9 +55,8 @@ func TestOverTCP(t *testing.T) {
 			p.Drain("o", []Leader{pod}, drain, since)
 			for got := (Progress{}); got.State != Done; { // or the warm-up was tried again
 				<-changed
-				if got = p.Drain("o", []Leader{pod}, drain, since); got.State == Done && !strings.Contains(got.Message, "refused") {
-					t.Errorf("%+v", got)
-				}
+				got = p.Drain("o", []Leader{pod}, drain, since)
+				assert.False(t, got.State == Done && !strings.Contains(got.Message, "refused"), got)
 			}
 		})
 	}

@@ -5,7 +5,6 @@ package router
 
 import (
 	"context"
-	"errors"
 	"log/slog"
 	"slices"
 	"strings"
@@ -15,6 +14,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	networkingv1 "k8s.io/api/networking/v1"
@@ -141,24 +142,16 @@ func TestObserve(t *testing.T) {
 		slice("v6", "vllm", discoveryv1.AddressTypeIPv6, endpoint("vllm-0", true), endpoint("vllm-2", true)),
 		slice("other", "other", discoveryv1.AddressTypeIPv4, endpoint("x", true)),
 	)
-	if actions := len(w.core.Actions()) + len(w.dynamic.Actions()); actions > 0 {
-		t.Errorf("%d requests before anybody asked", actions)
-	}
-	if err := w.Check(t.Context(), setup(http)); err != nil {
-		t.Fatal(err)
-	}
+	assert.LessOrEqual(t, len(w.core.Actions())+len(w.dynamic.Actions()), 0, "requests before anybody asked")
+	require.NoError(t, w.Check(t.Context(), setup(http)))
 	v := w.Snapshot(setup(http)).Look(traffic.Desired{Isolated: true})
-	if v.StableEndpoints != 2 || v.CanaryEndpoints != 0 || v.Pinned || v.Stage != traffic.Drifted || v.Write == nil {
-		t.Errorf("view %+v: want the two ready pods, each once", v)
-	}
+	assert.True(t, v.StableEndpoints == 2 && v.CanaryEndpoints == 0 && !v.Pinned && v.Stage == traffic.Drifted && v.Write != nil,
+		"view %+v: want the two ready pods, each once", v)
 	for _, action := range append(w.dynamic.Actions(), w.core.Actions()...) {
-		if slices.Contains([]string{"grpcroutes", "inferencepools", "ingresses"}, action.GetResource().Resource) {
-			t.Errorf("%v: no release has one", action)
-		}
+		assert.False(t, slices.Contains([]string{"grpcroutes", "inferencepools", "ingresses"}, action.GetResource().Resource),
+			"%v: no release has one", action)
 	}
-	if w.reported.Load() == 0 {
-		t.Error("no change was reported")
-	}
+	assert.NotZero(t, w.reported.Load(), "no change was reported")
 }
 
 // TestPortsByName: a pod without the container port that the Service names is a ready endpoint without it, and serves no request
@@ -184,9 +177,7 @@ func TestPortsByName(t *testing.T) {
 	)
 	_ = w.Check(t.Context(), setup(http)) // waits for the caches
 	v := w.Snapshot(setup(http)).Look(traffic.Desired{Prepared: true})
-	if diff := cmp.Diff([]string{"vllm-abc123-0", "vllm-abc123-1"}, v.CanaryPods); diff != "" {
-		t.Errorf("ready at the port of the route (-want +got):\n%s", diff)
-	}
+	assert.Empty(t, cmp.Diff([]string{"vllm-abc123-0", "vllm-abc123-1"}, v.CanaryPods), "ready at the port of the route (-want +got)")
 }
 
 // TestObserveProviders: each object of the policy is in its field of the World.
@@ -213,57 +204,43 @@ func TestObserveProviders(t *testing.T) {
 		if got, err = w.look(s); err == nil {
 			break
 		}
-		if time.Now().After(deadline) {
-			t.Fatal(err)
-		}
+		require.False(t, time.Now().After(deadline), err)
 		<-changes.Signal
 	}
 	names := []string{got.Stable.Name, got.Picker.Name, got.StablePool.GetName(), got.CanaryPool.GetName(), got.Routes[http].GetName(), got.Ingresses["llm"].Name}
-	if diff := cmp.Diff([]string{"vllm", "epp", "pool", "pool-canary", "llm", "llm"}, names); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
-	}
-	if got.Canary != nil || len(got.Ingresses) != 1 || len(got.PickerReady) != 1 {
-		t.Errorf("canary %v, Ingresses %v, picker %v", got.Canary, got.Ingresses, got.PickerReady)
-	}
+	assert.Empty(t, cmp.Diff([]string{"vllm", "epp", "pool", "pool-canary", "llm", "llm"}, names), "(-want +got)")
+	assert.True(t, got.Canary == nil && len(got.Ingresses) == 1 && len(got.PickerReady) == 1,
+		"canary %v, Ingresses %v, picker %v", got.Canary, got.Ingresses, got.PickerReady)
 }
 
 // TestJustWritten: a route that was created a moment ago is not reported as missing.
 func TestJustWritten(t *testing.T) {
 	http := traffic.Key{Kind: traffic.KindHTTPRoute, Name: "llm"}
 	w := newWorld(t, []string{"httproutes"}, stableService())
-	if err := w.Check(t.Context(), setup(http)); drivererr.Reason(err) != pb.ErrorReason_ERROR_REASON_REFERENCE_NOT_FOUND {
-		t.Fatalf("Check: %v, want that the route is missing", err)
-	}
+	err := w.Check(t.Context(), setup(http))
+	require.Equal(t, pb.ErrorReason_ERROR_REASON_REFERENCE_NOT_FOUND, drivererr.Reason(err), "Check: %v, want that the route is missing", err)
 	made := make(chan error, 1)
 	time.AfterFunc(cacheLag/50, func() {
 		_, err := w.dynamic.Resource(gatewayVersion.WithResource("httproutes")).Namespace("default").
 			Create(context.Background(), route(http.Kind, http.Name), metav1.CreateOptions{})
 		made <- err
 	})
-	if err := w.Check(t.Context(), setup(http)); err != nil {
-		t.Errorf("Check: %v", err)
-	}
-	if err := <-made; err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, w.Check(t.Context(), setup(http)), "Check")
+	require.NoError(t, <-made)
 }
 
 func TestNotSynced(t *testing.T) {
 	w := newWorld(t, nil, stableService())
 	s := setup(traffic.Key{Kind: traffic.KindGRPCRoute, Name: "llm"})
-	if v := w.Snapshot(s).Look(traffic.Desired{}); v.Reason != traffic.ReasonNotSynced || v.Stage != traffic.Unread {
-		t.Errorf("view %+v", v)
-	}
+	v := w.Snapshot(s).Look(traffic.Desired{})
+	assert.True(t, v.Reason == traffic.ReasonNotSynced && v.Stage == traffic.Unread, "view %+v", v)
 	err := w.Check(t.Context(), s)
-	if drivererr.Reason(err) != pb.ErrorReason_ERROR_REASON_REFERENCE_NOT_FOUND || !strings.Contains(err.Error(), "grpcroutes") {
-		t.Errorf("Check: %v, want that the API is missing", err)
-	}
-	if v := w.Snapshot(s).Look(traffic.Desired{}); v.Reason != traffic.ReasonBlocked || v.Stage != traffic.Blocked {
-		t.Errorf("view %+v", v)
-	}
-	if v := w.Snapshot(s).Look(traffic.Desired{Isolated: true}); v.Write != nil {
-		t.Errorf("%s is due with unsynced caches", v.Write)
-	}
+	assert.True(t, drivererr.Reason(err) == pb.ErrorReason_ERROR_REASON_REFERENCE_NOT_FOUND && strings.Contains(err.Error(), "grpcroutes"),
+		"Check: %v, want that the API is missing", err)
+	v = w.Snapshot(s).Look(traffic.Desired{})
+	assert.True(t, v.Reason == traffic.ReasonBlocked && v.Stage == traffic.Blocked, "view %+v", v)
+	v = w.Snapshot(s).Look(traffic.Desired{Isolated: true})
+	assert.Nil(t, v.Write, "%s is due with unsynced caches", v.Write)
 }
 
 // TestBeforeRun: Observe never blocks, not even before Run.
@@ -273,16 +250,13 @@ func TestBeforeRun(t *testing.T) {
 		Log: slog.New(slog.DiscardHandler), Changed: func(string, string, string) {},
 	})
 	for range 10 {
-		if v := r.Snapshot(setup()).Look(traffic.Desired{}); v.Reason != traffic.ReasonNotSynced {
-			t.Fatalf("view %+v", v)
-		}
+		v := r.Snapshot(setup()).Look(traffic.Desired{})
+		require.Equal(t, traffic.ReasonNotSynced, v.Reason, "view %+v", v)
 	}
 	// The first call starts all caches that the release needs: each fills while others do.
 	r.Snapshot(setup(traffic.Key{Kind: traffic.KindHTTPRoute, Name: "vllm"})).Look(traffic.Desired{})
 	for _, kind := range []string{traffic.KindService, kindSlice, traffic.KindHTTPRoute} {
-		if !r.Cache(kind).Started() {
-			t.Errorf("the cache of %s is not started", kind)
-		}
+		assert.True(t, r.Cache(kind).Started(), "the cache of %s is not started", kind)
 	}
 }
 
@@ -298,9 +272,7 @@ func TestServes(t *testing.T) {
 		{"published but not ready", ptr.To(true), ptr.To(false), nil, false},
 		{"terminating", ptr.To(true), ptr.To(true), ptr.To(true), false},
 	} {
-		if got := mayServe(discoveryv1.EndpointConditions{Ready: tt.ready, Serving: tt.serving, Terminating: tt.terminating}); got != tt.want {
-			t.Errorf("%s: %t", tt.name, got)
-		}
+		assert.Equal(t, tt.want, mayServe(discoveryv1.EndpointConditions{Ready: tt.ready, Serving: tt.serving, Terminating: tt.terminating}), tt.name)
 	}
 }
 
@@ -309,9 +281,8 @@ func TestStrip(t *testing.T) {
 	svc := stableService()
 	svc.Annotations = map[string]string{corev1.LastAppliedConfigAnnotation: "{}", "owner": "ml"}
 	svc.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: "kubectl"}}
-	if stripFields(svc); svc.ManagedFields != nil || len(svc.Annotations) != 1 {
-		t.Errorf("%v, %v", svc.ManagedFields, svc.Annotations)
-	}
+	stripFields(svc)
+	assert.True(t, svc.ManagedFields == nil && len(svc.Annotations) == 1, "%v, %v", svc.ManagedFields, svc.Annotations)
 	selected := metav1.ManagedFieldsEntry{
 		Manager: "kustomize-controller", Time: &metav1.Time{Time: time.Unix(1, 0)}, FieldsType: "FieldsV1",
 		FieldsV1: &metav1.FieldsV1{Raw: []byte(`{"f:spec":{"f:selector":{}}}`)},
@@ -319,24 +290,19 @@ func TestStrip(t *testing.T) {
 	svc.ManagedFields = []metav1.ManagedFieldsEntry{selected, {Manager: "kubectl"}}
 	for range 2 {
 		stripFields(svc)
-		if len(svc.ManagedFields) != 1 || svc.ManagedFields[0].Manager != selected.Manager || svc.ManagedFields[0].FieldsV1 != nil {
-			t.Errorf("%v: the name of who changed the selector is kept", svc.ManagedFields)
-		}
+		assert.True(t, len(svc.ManagedFields) == 1 && svc.ManagedFields[0].Manager == selected.Manager && svc.ManagedFields[0].FieldsV1 == nil,
+			"%v: the name of who changed the selector is kept", svc.ManagedFields)
 	}
 	svc.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: "kubectl"}, {Manager: traffic.FieldManager}}
-	if stripFields(svc); len(svc.ManagedFields) != 2 {
-		t.Errorf("%v: they are needed to remove Lockstep's entries", svc.ManagedFields)
-	}
+	stripFields(svc)
+	assert.Len(t, svc.ManagedFields, 2, "they are needed to remove Lockstep's entries")
 	unready := endpoint("vllm-1", false)
 	once := stripFields(slice("a", "vllm", discoveryv1.AddressTypeIPv4, endpoint("vllm-0", true), unready,
 		discoveryv1.Endpoint{Addresses: []string{"192.0.2.1"}}))
 	v, _ := once.(*endpointSlice)
-	if diff := cmp.Diff([]string{"vllm-0", "192.0.2.1"}, v.ready); diff != "" || v.service != "vllm" {
-		t.Errorf("%q (-want +got):\n%s", v.service, diff)
-	}
-	if twice := stripFields(once); twice != once {
-		t.Error("a second pass returns another object")
-	}
+	diff := cmp.Diff([]string{"vllm-0", "192.0.2.1"}, v.ready)
+	assert.True(t, diff == "" && v.service == "vllm", "%q (-want +got):\n%s", v.service, diff)
+	assert.True(t, stripFields(once) == once, "a second pass returns another object")
 }
 
 // A cache that does not show a write is stale until it does.
@@ -348,13 +314,9 @@ func TestCacheBehindIsStale(t *testing.T) {
 	defer cancel()
 	var shows atomic.Bool
 	_ = w.until(ctx, &traffic.Write{Key: traffic.Key{Kind: traffic.KindService, Name: "vllm"}}, informer.AnyVersion, shows.Load)
-	if err := fresh.Err(); err == nil {
-		t.Error("the cache counts as fresh")
-	}
+	assert.Error(t, fresh.Err(), "the cache counts as fresh")
 	shows.Store(true)
-	if err := fresh.Err(); err != nil {
-		t.Error(err)
-	}
+	assert.NoError(t, fresh.Err())
 }
 
 // TestCacheBehind: a write that the cache does not observe returns an error of its own, in bounded time.
@@ -364,20 +326,16 @@ func TestCacheBehind(t *testing.T) {
 		w := &traffic.Write{Key: traffic.Key{Kind: traffic.KindService, Name: "vllm"}}
 		start := time.Now()
 		err := r.until(t.Context(), w, informer.AnyVersion, func() bool { return false })
-		if drivererr.Reason(err) != pb.ErrorReason_ERROR_REASON_API_UNAVAILABLE || time.Since(start) != catchUpTimeout {
-			t.Errorf("%v after %s", err, time.Since(start))
-		}
+		assert.True(t, drivererr.Reason(err) == pb.ErrorReason_ERROR_REASON_API_UNAVAILABLE && time.Since(start) == catchUpTimeout,
+			"%v after %s", err, time.Since(start))
 		var seen atomic.Bool
 		time.AfterFunc(time.Second, func() { seen.Store(true); r.changes.Notify(traffic.KindService) })
 		start = time.Now()
-		if err := r.until(t.Context(), w, informer.AnyVersion, seen.Load); err != nil || time.Since(start) != time.Second {
-			t.Errorf("%v after %s", err, time.Since(start))
-		}
+		err = r.until(t.Context(), w, informer.AnyVersion, seen.Load)
+		assert.True(t, err == nil && time.Since(start) == time.Second, "%v after %s", err, time.Since(start))
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
-		if err := r.until(ctx, w, informer.AnyVersion, func() bool { return false }); !errors.Is(err, context.Canceled) {
-			t.Errorf("%v, want the caller's", err)
-		}
+		assert.ErrorIs(t, r.until(ctx, w, informer.AnyVersion, func() bool { return false }), context.Canceled, "want the caller's")
 	})
 }
 
@@ -404,9 +362,7 @@ func TestSeen(t *testing.T) {
 		{"recreated", at("b", "9"), at("", "7"), true},
 		{"deleted, as requested", nil, deleting, true},
 	} {
-		if got := showsWrite(tt.now, tt.wrote); got != tt.want {
-			t.Errorf("%s: %t", tt.name, got)
-		}
+		assert.Equal(t, tt.want, showsWrite(tt.now, tt.wrote), tt.name)
 	}
 }
 
@@ -428,9 +384,7 @@ func TestWriteErrors(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			w := newWorld(t, nil, stableService())
-			if err := w.Check(t.Context(), setup()); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, w.Check(t.Context(), setup()))
 			fakes.React(&w.dynamic.Fake, "*", "services", func(a clienttesting.Action) (bool, runtime.Object, error) {
 				if a.GetVerb() == "delete" && apierrors.IsNotFound(tt.err) {
 					// The cache is about to observe the other client's write.
@@ -441,12 +395,9 @@ func TestWriteErrors(t *testing.T) {
 			wrote, err := w.Write(t.Context(), "default", &traffic.Write{
 				Verb: tt.verb, Key: traffic.Key{Kind: traffic.KindService, Name: "vllm"}, Body: map[string]any{"kind": "Service"},
 			})
-			if wrote || !tt.want(err) {
-				t.Errorf("%s: wrote %t, %v", tt.reason, wrote, err)
-			}
-			if tt.verb == traffic.Delete && err == nil && informer.Get[*corev1.Service](w.sources[traffic.KindService], types.NamespacedName{Namespace: "default", Name: "vllm"}) != nil {
-				t.Error("the next look would still see it")
-			}
+			assert.True(t, !wrote && tt.want(err), "%s: wrote %t, %v", tt.reason, wrote, err)
+			assert.False(t, tt.verb == traffic.Delete && err == nil && informer.Get[*corev1.Service](w.sources[traffic.KindService], types.NamespacedName{Namespace: "default", Name: "vllm"}) != nil,
+				"the next look would still see it")
 		})
 	}
 }

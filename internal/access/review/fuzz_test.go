@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/stretchr/testify/assert"
 )
 
 // A token that is worth a review has three parts, and does not become so later.
@@ -17,11 +19,7 @@ func FuzzWellFormed(f *testing.F) {
 	}
 	f.Add("..")
 	f.Fuzz(func(t *testing.T, token string) {
-		if wellFormed(token, now) && (strings.Count(token, ".") != 2 || strings.HasSuffix(token, ".")) {
-			t.Errorf("%q counts as a token", token)
-		}
-		if wellFormed(token, now.Add(time.Hour)) && !wellFormed(token, now) {
-			t.Errorf("%q is for the driver in an hour only", token)
-		}
+		assert.False(t, wellFormed(token, now) && (strings.Count(token, ".") != 2 || strings.HasSuffix(token, ".")), "%q counts as a token", token)
+		assert.False(t, wellFormed(token, now.Add(time.Hour)) && !wellFormed(token, now), "%q is for the driver in an hour only", token)
 	})
 }

@@ -24,6 +24,9 @@ import (
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/client-go/rest"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/lockstep-rollouts/lockstep/internal/access"
 	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/text"
 )
@@ -58,9 +61,7 @@ func TestWellFormed(t *testing.T) {
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
-			if got := wellFormed(tt.token, now); got != tt.want {
-				t.Errorf("well-formed: %t", got)
-			}
+			assert.Equal(t, tt.want, wellFormed(tt.token, now), "well-formed")
 		})
 	}
 }
@@ -112,9 +113,7 @@ func newReviewer(t *testing.T) (*Reviewer, *atomic.Int64) {
 	t.Helper()
 	config, requests := newAPI(t)
 	r, err := New(config)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return r, requests
 }
 
@@ -123,25 +122,19 @@ func TestAnswersAreCached(t *testing.T) {
 	r, requests := newReviewer(t)
 	for _, name := range []string{"ada", "eve"} {
 		token := good(name)
-		if _, known := r.Known(token); known {
-			t.Errorf("%s is known before a review", name)
-		}
+		_, known := r.Known(token)
+		assert.False(t, known, "%s is known before a review", name)
 		for range 3 {
 			u, err := r.User(t.Context(), "192.0.2.1", token)
-			if err != nil || (u != nil) != (name == "ada") {
-				t.Errorf("%s: %v, %v", name, u, err)
-			}
+			assert.True(t, err == nil && (u != nil) == (name == "ada"), "%s: %v, %v", name, u, err)
 		}
 		if u, known := r.Known(token); !known || (u != nil) != (name == "ada") || r.WasValid(token) != (name == "ada") {
 			t.Errorf("after the review of %s: %v, %t", name, u, known)
 		}
 	}
-	if u, err := r.User(t.Context(), "192.0.2.1", "random"); u != nil || err != nil {
-		t.Errorf("a token that can't be valid: %v, %v", u, err)
-	}
-	if n := requests.Load(); n != 2 {
-		t.Errorf("%d requests, want one for each token", n)
-	}
+	u, err := r.User(t.Context(), "192.0.2.1", "random")
+	assert.True(t, u == nil && err == nil, "a token that can't be valid: %v, %v", u, err)
+	assert.Equal(t, int64(2), requests.Load(), "requests, want one for each token")
 }
 
 // The API server refuses a valid token, too, if it can't look up what the token is bound to. Its answer is that of a revoked token.
@@ -160,31 +153,25 @@ func TestRefusalOfAValidToken(t *testing.T) {
 			return w.Result(), nil
 		})
 		r, err := New(config)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		ask := func(token string) (user.Info, error) { return r.User(t.Context(), "192.0.2.1", token) }
 		token := good("ada")
-		if u, err := ask(token); u == nil || err != nil {
-			t.Fatalf("%v, %v", u, err)
-		}
+		u, err := ask(token)
+		require.True(t, u != nil && err == nil, "%v, %v", u, err)
 		time.Sleep(allowTTL) //nolint:forbidigo // The bubble's clock.
 		refuses = true
 		if u, err := ask(token); u != nil || !errors.Is(err, ErrUnavailable) {
 			t.Errorf("refused once after it was valid: %v, %v, want an error that is retried", u, err)
 		}
-		if u, err := ask(token); u != nil || err != nil || r.WasValid(token) {
-			t.Errorf("refused twice: %v, %v, want an invalid token", u, err)
-		}
-		if u, err := ask(good("bob")); u != nil || err != nil {
-			t.Errorf("never valid: %v, %v, want an invalid token", u, err)
-		}
+		u, err = ask(token)
+		assert.True(t, u == nil && err == nil && !r.WasValid(token), "refused twice: %v, %v, want an invalid token", u, err)
+		u, err = ask(good("bob"))
+		assert.True(t, u == nil && err == nil, "never valid: %v, %v, want an invalid token", u, err)
 		refuses = false
 		time.Sleep(denyTTL) //nolint:forbidigo // The bubble's clock.
 		for _, name := range []string{"ada", "bob"} {
-			if u, err := ask(good(name)); u == nil || err != nil {
-				t.Errorf("%s after the API server has recovered: %v, %v", name, u, err)
-			}
+			u, err := ask(good(name))
+			assert.True(t, u != nil && err == nil, "%s after the API server has recovered: %v, %v", name, u, err)
 		}
 	})
 }
@@ -194,9 +181,8 @@ func TestLoudAddress(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r, requests := newReviewer(t)
 		known := good("ada")
-		if _, err := r.User(t.Context(), "192.0.2.1", known); err != nil {
-			t.Fatal(err)
-		}
+		_, err := r.User(t.Context(), "192.0.2.1", known)
+		require.NoError(t, err)
 		var loud sync.WaitGroup
 		for i := range 300 {
 			loud.Go(func() { _, _ = r.User(t.Context(), "192.0.2.1", good(fmt.Sprint(i))) })
@@ -204,20 +190,15 @@ func TestLoudAddress(t *testing.T) {
 		synctest.Wait()
 		began := time.Now()
 		another := tokenOf(fmt.Sprintf(`{"aud":"lockstep","exp":%d,"sub":"ada"}`, began.Add(time.Hour).Unix()))
-		if u, err := r.User(t.Context(), "192.0.2.2", another); err != nil || u == nil {
-			t.Errorf("a caller of another address: %v, %v", u, err)
-		}
+		u, err := r.User(t.Context(), "192.0.2.2", another)
+		assert.True(t, err == nil && u != nil, "a caller of another address: %v, %v", u, err)
 		before, _ := cachedAnswer(r.valid, keyOf(known))
 		r.valid.Add(keyOf(known), answer{user: before.user}) // it is to be reviewed again
-		if u, err := r.User(t.Context(), "192.0.2.1", known); err != nil || u == nil {
-			t.Errorf("a token that was valid before: %v, %v", u, err)
-		}
-		if took := time.Since(began); took > 0 {
-			t.Errorf("the others waited for %s", took)
-		}
-		if n := requests.Load(); n > 2*perSource+perSource {
-			t.Errorf("%d requests at once", n)
-		}
+		u, err = r.User(t.Context(), "192.0.2.1", known)
+		assert.True(t, err == nil && u != nil, "a token that was valid before: %v, %v", u, err)
+		took := time.Since(began)
+		assert.True(t, took <= 0, "the others waited for %s", took)
+		assert.LessOrEqual(t, requests.Load(), int64(2*perSource+perSource), "requests at once")
 		loud.Wait()
 	})
 }
@@ -234,9 +215,7 @@ func TestSourcesLeaveRoom(t *testing.T) {
 		}))
 		ask := func(source string) {
 			r, err := http.NewRequestWithContext(withSource(t.Context(), source), http.MethodPost, "https://api", http.NoBody)
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			go func() {
 				if answer, err := limited.RoundTrip(r); err == nil {
 					_ = answer.Body.Close()
@@ -251,9 +230,8 @@ func TestSourcesLeaveRoom(t *testing.T) {
 			<-begun
 		}
 		ask("quiet")
-		if synctest.Wait(); len(begun) != 1 || <-begun != "quiet" {
-			t.Error("another source waits for the loud one")
-		}
+		synctest.Wait()
+		assert.True(t, len(begun) == 1 && <-begun == "quiet", "another source waits for the loud one")
 		close(end)
 	})
 }
@@ -269,9 +247,7 @@ func TestServiceAccountsCountTogether(t *testing.T) {
 		"spiffe://mesh/host":                   "spiffe://mesh/host",
 		"ada":                                  "ada",
 	} {
-		if got := AccountOf(&user.DefaultInfo{Name: name}); got != want {
-			t.Errorf("%s counts for %s, want %s", name, got, want)
-		}
+		assert.Equal(t, want, AccountOf(&user.DefaultInfo{Name: name}), "%s counts for", name)
 	}
 }
 
@@ -285,9 +261,7 @@ func TestAccountsOfANamespaceWaitForEachOther(t *testing.T) {
 			asking.Go(func() { _, _ = r.MayRelease(t.Context(), u, access.Get, "") })
 		}
 		synctest.Wait()
-		if n := requests.Load(); n > 2*perSource {
-			t.Errorf("%d requests at once", n)
-		}
+		assert.LessOrEqual(t, requests.Load(), int64(2*perSource), "requests at once")
 		asking.Wait()
 	})
 }
@@ -298,9 +272,7 @@ func TestProtect(t *testing.T) {
 		config, requests := newAPI(t)
 		page := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusTeapot) })
 		h, err := Protect(config, slog.New(slog.DiscardHandler), page)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		ask := func(address, authorization string) int {
 			r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/metrics", nil)
 			r.RemoteAddr = address + ":1234"
@@ -319,23 +291,19 @@ func TestProtect(t *testing.T) {
 			"without audience": {"Bearer " + tokenOf(`{"sub":"ada"}`), http.StatusTeapot},
 			"not permitted":    {"Bearer " + tokenOf(`{"sub":"bob"}`), http.StatusForbidden},
 		} {
-			if got := ask("192.0.2.1", tt.authorization); got != tt.want {
-				t.Errorf("%s: code %d, want %d", name, got, tt.want)
-			}
+			assert.Equal(t, tt.want, ask("192.0.2.1", tt.authorization), "%s: code", name)
 		}
 		before := requests.Load()
-		if ask("192.0.2.1", "Bearer 0123456789abcdef"); requests.Load() != before {
-			t.Error("a token that was refused is reviewed again at once")
-		}
+		ask("192.0.2.1", "Bearer 0123456789abcdef")
+		assert.Equal(t, before, requests.Load(), "a token that was refused is reviewed again at once")
 		var loud sync.WaitGroup
 		for i := range 300 {
 			loud.Go(func() { ask("192.0.2.1", fmt.Sprint("Bearer ", i)) })
 		}
 		synctest.Wait()
 		began := time.Now()
-		if got := ask("192.0.2.2", "Bearer "+tokenOf(`{"sub":"ada","iss":"x"}`)); got != http.StatusTeapot || time.Since(began) > 0 {
-			t.Errorf("another address: code %d after %s", got, time.Since(began))
-		}
+		got := ask("192.0.2.2", "Bearer "+tokenOf(`{"sub":"ada","iss":"x"}`))
+		assert.True(t, got == http.StatusTeapot && time.Since(began) <= 0, "another address: code %d after %s", got, time.Since(began))
 		loud.Wait()
 	})
 }
@@ -347,9 +315,7 @@ func TestFailedReviewsAreSampled(t *testing.T) {
 		config.Transport = roundTripper(func(*http.Request) (*http.Response, error) { return nil, syscall.ECONNREFUSED })
 		var logs text.Buffer
 		h, err := Protect(config, slog.New(slog.NewTextHandler(&logs, nil)), http.NotFoundHandler())
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		began := time.Now()
 		var asking sync.WaitGroup
 		for i := range 50 {
@@ -357,15 +323,13 @@ func TestFailedReviewsAreSampled(t *testing.T) {
 				r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/metrics", nil)
 				r.Header.Set("Authorization", fmt.Sprint("Bearer ", i))
 				w := httptest.NewRecorder()
-				if h.ServeHTTP(w, r); w.Code != http.StatusServiceUnavailable {
-					t.Errorf("code %d", w.Code)
-				}
+				h.ServeHTTP(w, r)
+				assert.Equal(t, http.StatusServiceUnavailable, w.Code, "code")
 			})
 		}
 		asking.Wait()
 		lines := strings.Count(logs.String(), "refused request")
-		if most := 1 + int(time.Since(began)/time.Second); lines == 0 || lines > most {
-			t.Errorf("%d lines of 50 requests, want 1 to %d", lines, most)
-		}
+		most := 1 + int(time.Since(began)/time.Second)
+		assert.True(t, lines != 0 && lines <= most, "%d lines of 50 requests, want 1 to %d", lines, most)
 	})
 }

@@ -14,6 +14,9 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
@@ -67,9 +70,7 @@ func TestCleanResponses(t *testing.T) {
 		got, want := response.ProtoReflect().New().Interface(), response.ProtoReflect().New().Interface()
 		fill(got.ProtoReflect(), 3, hostile)
 		fill(want.ProtoReflect(), 3, harmless)
-		if proto.Equal(got, want) {
-			t.Fatalf("%T has no string", response)
-		}
+		require.False(t, proto.Equal(got, want), "%T has no string", response)
 		cleanStrings(got)
 		if !proto.Equal(got, want) {
 			t.Errorf("%T: %s", response, prototext.Format(got))
@@ -81,16 +82,13 @@ func TestCleanErrors(t *testing.T) {
 	t.Parallel()
 	err := drivererr.WithMetadata(drivererr.New(pb.ErrorReason_ERROR_REASON_REJECTED, "%s", hostile), "release_id", hostile)
 	got := cleanError(err)
-	if status.Code(got) != status.Code(err) || drivererr.Reason(got) != pb.ErrorReason_ERROR_REASON_REJECTED {
-		t.Errorf("code %v, reason %v", status.Code(got), drivererr.Reason(got))
-	}
-	if text := got.Error() + drivererr.Metadata(got)["release_id"]; strings.ContainsAny(text, "\x1b\r\u009b\u202e\u2066") {
-		t.Errorf("%q", text)
-	}
+	assert.True(t, status.Code(got) == status.Code(err) && drivererr.Reason(got) == pb.ErrorReason_ERROR_REASON_REJECTED,
+		"code %v, reason %v", status.Code(got), drivererr.Reason(got))
+	text := got.Error() + drivererr.Metadata(got)["release_id"]
+	assert.False(t, strings.ContainsAny(text, "\x1b\r\u009b\u202e\u2066"), "%q", text)
 	invalid := cleanError(drivererr.Invalid(drivererr.FieldViolation{Field: "policy.batches", Description: hostile}))
-	if v := drivererr.Violations(invalid); len(v) != 1 || v[0].Description != harmless || status.Code(invalid) != codes.InvalidArgument {
-		t.Errorf("%v", invalid)
-	}
+	v := drivererr.Violations(invalid)
+	assert.True(t, len(v) == 1 && v[0].Description == harmless && status.Code(invalid) == codes.InvalidArgument, invalid)
 	if cleanError(io.EOF) != io.EOF { //nolint:errorlint // the end of a stream is this very error
 		t.Error("the end of a stream changed")
 	}

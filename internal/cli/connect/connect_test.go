@@ -15,6 +15,9 @@ import (
 
 	"k8s.io/client-go/rest"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/lockstep-rollouts/lockstep/internal/server"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
@@ -56,9 +59,7 @@ func TestRunBesideStopsDriverAfterServer(t *testing.T) {
 		}
 		return nil
 	})
-	if err != nil {
-		t.Errorf("RunBeside: %v", err)
-	}
+	assert.NoError(t, err, "RunBeside")
 	select {
 	case <-engine.ended:
 	default:
@@ -89,9 +90,8 @@ func TestDriverLogsEndOfRecording(t *testing.T) {
 		},
 	}
 	o.Limits.ProgressDeadline = record.DefaultProgressDeadline
-	if _, err := o.Driver(slog.New(slog.NewTextHandler(&logs, nil))); err != nil {
-		t.Fatal(err)
-	}
+	_, err := o.Driver(slog.New(slog.NewTextHandler(&logs, nil)))
+	require.NoError(t, err)
 	decided(plan.Observation{}, plan.Adopt{}, plan.Decision{}, nil)
 	decided(plan.Observation{}, plan.Adopt{}, plan.Decision{}, nil)
 	if text := logs.String(); strings.Count(text, "\n") != 1 || !strings.Contains(text, "no space left on device") || !strings.Contains(text, "file=/dev/full") {
@@ -112,9 +112,8 @@ func TestWorkloadNamespace(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			tt.options.kubeconfig = twoContexts(t)
-			if got, err := tt.options.WorkloadNamespace(); err != nil || got != tt.want {
-				t.Errorf("%s: %q, %v; want %q", tt.reason, got, err, tt.want)
-			}
+			got, err := tt.options.WorkloadNamespace()
+			assert.True(t, err == nil && got == tt.want, "%s: %q, %v; want %q", tt.reason, got, err, tt.want)
 		})
 	}
 }
@@ -132,8 +131,6 @@ contexts:
 - {name: here, context: {cluster: here, namespace: models}}
 - {name: there, context: {cluster: there}}
 `
-	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.WriteFile(path, []byte(text), 0o600))
 	return path
 }

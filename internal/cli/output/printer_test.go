@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"github.com/creack/pty"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 	"golang.org/x/term"
 
 	"github.com/lockstep-rollouts/lockstep/internal/host/view"
@@ -27,38 +29,27 @@ func TestTextColours(t *testing.T) {
 			t.Setenv("NO_COLOR", "")
 			t.Setenv(tc.variable, tc.value)
 			far, near, err := pty.Open()
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			defer far.Close()
 			defer near.Close()
-			if _, err := term.MakeRaw(int(near.Fd())); err != nil {
-				t.Fatal(err)
-			}
-			if _, err := Text(near).Write([]byte(styled + "\n")); err != nil {
-				t.Fatal(err)
-			}
+			_, err = term.MakeRaw(int(near.Fd()))
+			require.NoError(t, err)
+			_, err = Text(near).Write([]byte(styled + "\n"))
+			require.NoError(t, err)
 			got := make([]byte, 100)
 			n, err := far.Read(got)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if text := string(bytes.TrimSuffix(got[:n], []byte("\n"))); text != tc.want {
-				t.Errorf("got %q, want %q", text, tc.want)
-			}
+			require.NoError(t, err)
+			assert.Equal(t, tc.want, string(bytes.TrimSuffix(got[:n], []byte("\n"))))
 		})
 	}
 	var file bytes.Buffer
-	if _, err := Text(&file).Write([]byte(styled)); err != nil || file.String() != "upgrading" {
-		t.Errorf("got %q, %v", &file, err)
-	}
+	_, err := Text(&file).Write([]byte(styled))
+	assert.True(t, err == nil && file.String() == "upgrading", "got %q, %v", &file, err)
 }
 
 // A warning is one line, whatever the cluster's objects are named or the API server says.
 func TestWarningsAreLines(t *testing.T) {
 	var text bytes.Buffer
 	(&Printer{Stderr: &text}).Warn(&pb.Warning{Code: "A", Message: "one\ntwo\x1b[2J"})
-	if got, want := text.String(), "warning: one two [2J [A]\n"; got != want {
-		t.Errorf("%q, want %q", got, want)
-	}
+	assert.Equal(t, "warning: one two [2J [A]\n", text.String())
 }

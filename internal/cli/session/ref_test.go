@@ -4,13 +4,14 @@
 package session
 
 import (
-	"reflect"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
 	"github.com/lockstep-rollouts/lockstep/internal/cli/connect"
 	"github.com/lockstep-rollouts/lockstep/internal/host"
@@ -24,9 +25,7 @@ func TestReachHasEveryFlagOfTheConnection(t *testing.T) {
 	flags := pflag.NewFlagSet("", pflag.ContinueOnError)
 	new(connect.Flags).Add(flags)
 	flags.VisitAll(func(f *pflag.Flag) {
-		if !slices.Contains(Reach, f.Name) {
-			t.Errorf("hints lack --%s", f.Name)
-		}
+		assert.True(t, slices.Contains(Reach, f.Name), "hints lack --%s", f.Name)
 	})
 }
 
@@ -38,25 +37,21 @@ func TestHintsKeepLists(t *testing.T) {
 		cmd := &cobra.Command{}
 		cmd.Flags().StringArrayVar(&array, "canary-metadata-prefix", nil, "")
 		cmd.Flags().StringSliceVar(&list, "canary-header", nil, "")
-		if err := cmd.ParseFlags(args); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, cmd.ParseFlags(args))
 		return cmd, [][]string{array, list}
 	}
 	cmd, want := parsed("--canary-metadata-prefix", "a/", "--canary-metadata-prefix", "b/", "--canary-header", `"x=1,2"`, "--canary-header", "y=3")
 	hint := FlagsOf(cmd, func(string) bool { return true })
 	// The words have no space, so the quotes of the shell are all that has to be removed.
-	if _, got := parsed(strings.Fields(strings.ReplaceAll(hint, "'", ""))...); !reflect.DeepEqual(got, want) {
-		t.Errorf("%s: %q, want %q", hint, got, want)
-	}
+	_, got := parsed(strings.Fields(strings.ReplaceAll(hint, "'", ""))...)
+	assert.Equal(t, want, got, "%s: %q, want %q", hint, got, want)
 }
 
 func TestNextStepsOfFailedAbort(t *testing.T) {
 	t.Parallel()
 	c := &pb.BatchContext{ReleaseId: "r1", State: pb.State_STATE_FAILED, Intent: pb.FinalizeIntent_FINALIZE_INTENT_ROLLBACK}
-	if text := nextSteps(c, Hints{Again: "lockstep abort vllm", Abort: "lockstep abort vllm"}); strings.Count(text, "abort vllm") != 1 {
-		t.Errorf("one command is all that helps: %q", text)
-	}
+	text := nextSteps(c, Hints{Again: "lockstep abort vllm", Abort: "lockstep abort vllm"})
+	assert.Equal(t, 1, strings.Count(text, "abort vllm"), "one command is all that helps: %q", text)
 }
 
 // A command that is printed is not refused when it is pasted: to end the release of another host takes --force, and no other host resumes it.
@@ -67,14 +62,12 @@ func TestRemediesForAnotherHostsRelease(t *testing.T) {
 	for owner, other := range map[string]bool{"": false, "lockstep-cli/jo@laptop": false, "argo-rollouts/default/vllm": true} {
 		refused := drivererr.WithMetadata(drivererr.New(pb.ErrorReason_ERROR_REASON_RELEASE_IN_PROGRESS, "release r1 holds it"), "release_id", "r1")
 		text := explainError(drivererr.WithMetadata(refused, "owner", owner), "release vllm", hints).Error()
-		if strings.Contains(text, "--release-id r1") == other || strings.Contains(text, abort+" --force") != other || strings.Contains(text, "end it with "+owner) != other {
-			t.Errorf("a release of %q:\n%s", owner, text)
-		}
+		assert.True(t, strings.Contains(text, "--release-id r1") != other && strings.Contains(text, abort+" --force") == other && strings.Contains(text, "end it with "+owner) == other,
+			"a release of %q:\n%s", owner, text)
 		for _, state := range []pb.State{pb.State_STATE_READY, pb.State_STATE_FAILED, pb.State_STATE_PROMOTING} {
 			next := nextSteps(&pb.BatchContext{ReleaseId: "r1", Owner: owner, State: state}, hints)
-			if strings.Contains(next, abort+" --force") != other || strings.Contains(next, "promote vllm\n") == (other || state != pb.State_STATE_READY) {
-				t.Errorf("%s of %q:%s", state, owner, next)
-			}
+			assert.False(t, strings.Contains(next, abort+" --force") != other || strings.Contains(next, "promote vllm\n") == (other || state != pb.State_STATE_READY),
+				"%s of %q:%s", state, owner, next)
 		}
 	}
 }
@@ -85,9 +78,8 @@ func TestRemediesForReusedID(t *testing.T) {
 	reused := drivererr.New(pb.ErrorReason_ERROR_REASON_RELEASE_ID_REUSED, "release r1 began with another policy")
 	for again, over := range map[string]bool{"lockstep release vllm": false, "lockstep release vllm --release-id r1": true} {
 		text := explainError(reused, "release vllm", Hints{Again: again, Resume: "lockstep release vllm", Abort: "lockstep abort vllm"}).Error()
-		if strings.Contains(text, "--release-id") || strings.Contains(text, "over, to begin another one: lockstep release vllm") != over {
-			t.Errorf("%s:\n%s", again, text)
-		}
+		assert.True(t, !strings.Contains(text, "--release-id") && strings.Contains(text, "over, to begin another one: lockstep release vllm") == over,
+			"%s:\n%s", again, text)
 	}
 }
 
@@ -97,9 +89,7 @@ func TestInterruptedBeforeItBegins(t *testing.T) {
 	before := &pb.BatchContext{ReleaseId: "r0", State: pb.State_STATE_COMPLETED}
 	for _, c := range []*pb.BatchContext{nil, before, {State: pb.State_STATE_HOLDING}} {
 		err := outcomeError(host.Result{Outcome: host.OutcomeInterrupted, Context: c}, Hints{Again: "lockstep release vllm", Promote: "promote", Abort: "abort"})
-		if text := err.Error(); text != "interrupted: no release was started" {
-			t.Errorf("%v: %s", c, text)
-		}
+		assert.Equal(t, "interrupted: no release was started", err.Error(), c)
 	}
 }
 
@@ -114,8 +104,7 @@ func TestParseRef(t *testing.T) {
 		}
 	}
 	for _, wrong := range []string{"ds/llm", "deployment/vllm", "disaggregatedset/"} {
-		if ref, err := ParseRef("serving", wrong); err == nil {
-			t.Errorf("%s: %v", wrong, ref)
-		}
+		ref, err := ParseRef("serving", wrong)
+		assert.Error(t, err, "%s: %v", wrong, ref)
 	}
 }

@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 	"testing"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/lockstep-rollouts/lockstep/internal/cli/exit"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 )
@@ -20,9 +22,7 @@ func FuzzPolicyFile(f *testing.F) {
 	f.Add("--- {}\n--- {}\n")
 	path := filepath.Join(f.TempDir(), "policy.yaml")
 	f.Fuzz(func(t *testing.T, text string) {
-		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, os.WriteFile(path, []byte(text), 0o600))
 		policy, err := (&policyFlags{file: path}).readFile()
 		if err != nil {
 			if exit.Code(err) != exit.Usage {

@@ -13,6 +13,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/spf13/cobra"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 	"google.golang.org/protobuf/encoding/prototext"
 	"google.golang.org/protobuf/testing/protocmp"
 
@@ -45,14 +47,10 @@ func releaseOf(t *testing.T, file string, args ...string) (host.Release, error) 
 	f.add(cmd)
 	if file != "" {
 		path := filepath.Join(t.TempDir(), "policy.yaml")
-		if err := os.WriteFile(path, []byte(file), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, os.WriteFile(path, []byte(file), 0o600))
 		args = append(args, "--policy", path)
 	}
-	if err := cmd.ParseFlags(args); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, cmd.ParseFlags(args))
 	return f.release()
 }
 
@@ -88,22 +86,14 @@ func TestTrafficFlags(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			got, err := releaseOf(t, tc.file, tc.args...)
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			var want *pb.TrafficPolicy
 			if tc.want != "" {
 				want = &pb.TrafficPolicy{}
-				if err := prototext.Unmarshal([]byte(tc.want), want); err != nil {
-					t.Fatal(err)
-				}
+				require.NoError(t, prototext.Unmarshal([]byte(tc.want), want))
 			}
-			if diff := cmp.Diff(want, got.Policy.GetTraffic(), protocmp.Transform()); diff != "" {
-				t.Errorf("%s: traffic: -want, +got:\n%s", tc.reason, diff)
-			}
-			if diff := cmp.Diff(tc.weights, got.Weights); diff != "" {
-				t.Errorf("%s: weights: -want, +got:\n%s", tc.reason, diff)
-			}
+			assert.Empty(t, cmp.Diff(want, got.Policy.GetTraffic(), protocmp.Transform()), "%s: traffic: -want, +got", tc.reason)
+			assert.Empty(t, cmp.Diff(tc.weights, got.Weights), "%s: weights: -want, +got", tc.reason)
 		})
 	}
 }
@@ -114,13 +104,9 @@ func TestFlagsOverrideFile(t *testing.T) {
 	const file = "batches: [100%]\nstyle: blue-green\nmin_ready: 5m\nprogress_deadline: 1h\n"
 	for want, args := range map[string][]string{"5m0s 1h0m0s": nil, "0s 1m0s": {"--min-ready=0", "--progress-deadline=1m"}} {
 		release, err := releaseOf(t, file, args...)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		p := release.Policy
-		if got := fmt.Sprint(p.GetMinReady().AsDuration(), p.GetProgressDeadline().AsDuration()); got != want {
-			t.Errorf("%v: %s, want %s", args, got, want)
-		}
+		assert.Equal(t, want, fmt.Sprint(p.GetMinReady().AsDuration(), p.GetProgressDeadline().AsDuration()), args)
 	}
 }
 
@@ -150,9 +136,8 @@ func TestTrafficFlagErrors(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			_, err := releaseOf(t, "", tc.args...)
-			if exit.Code(err) != exit.Usage || !strings.Contains(err.Error(), tc.want) {
-				t.Errorf("%s: %v, want a usage error with %q", tc.reason, err, tc.want)
-			}
+			assert.True(t, exit.Code(err) == exit.Usage && strings.Contains(err.Error(), tc.want),
+				"%s: %v, want a usage error with %q", tc.reason, err, tc.want)
 		})
 	}
 }
@@ -161,16 +146,11 @@ func TestTrafficFlagErrors(t *testing.T) {
 func TestDocumentedPolicy(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile("../../../docs/cli.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	_, block, found := strings.Cut(string(text), "```yaml\n")
 	block, _, closed := strings.Cut(block, "```\n")
 	release, err := releaseOf(t, block)
-	if err != nil || !found || !closed {
-		t.Fatalf("docs/cli.md has no policy file: %v", err)
-	}
-	if _, violations := traffic.ParsePolicy(release.Policy.GetTraffic()); len(violations) > 0 {
-		t.Errorf("the policy in docs/cli.md is refused: %v", violations)
-	}
+	require.True(t, err == nil && found && closed, "docs/cli.md has no policy file: %v", err)
+	_, violations := traffic.ParsePolicy(release.Policy.GetTraffic())
+	assert.Empty(t, violations, "the policy in docs/cli.md is refused: %v", violations)
 }

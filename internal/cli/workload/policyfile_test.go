@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
+
 	"github.com/lockstep-rollouts/lockstep/internal/cli/exit"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
@@ -21,11 +23,8 @@ func TestPolicyFileSpelling(t *testing.T) {
 			continue
 		}
 		p := got.Policy
-		if p.GetStyle() != pb.Style_STYLE_BLUE_GREEN || p.GetMinReady().AsDuration() != 90*time.Second ||
-			p.GetBlueGreen().GetPromotion() != pb.BluePromotion_BLUE_PROMOTION_ADOPT ||
-			p.GetBlueGreen().GetScaleDownDelay().AsDuration() != 1500*time.Millisecond {
-			t.Errorf("style %s: got %v", style, p)
-		}
+		assert.True(t, p.GetStyle() == pb.Style_STYLE_BLUE_GREEN && p.GetMinReady().AsDuration() == 90*time.Second && p.GetBlueGreen().GetPromotion() == pb.BluePromotion_BLUE_PROMOTION_ADOPT && p.GetBlueGreen().GetScaleDownDelay().AsDuration() == 1500*time.Millisecond,
+			"style %s: got %v", style, p)
 	}
 }
 
@@ -33,12 +32,10 @@ func TestPolicyFileSpelling(t *testing.T) {
 func TestPolicyFileGates(t *testing.T) {
 	t.Parallel()
 	got, err := releaseOf(t, "batches: [\"1\"]\ngates:\n- template: vllm-ttft\n- name: mine\n  query: up\n  min: 1\n")
-	if err != nil || len(got.Gates) != 2 || got.Gates[0].Name != "vllm-ttft" || got.Gates[1].Query != "up" {
-		t.Errorf("gates %v, %v", got.Gates, err)
-	}
-	if got.OnGateFailure != "rollback" || len(got.Policy.GetBatches()) != 1 {
-		t.Errorf("on a failed gate %s, policy %v", got.OnGateFailure, got.Policy)
-	}
+	assert.True(t, err == nil && len(got.Gates) == 2 && got.Gates[0].Name == "vllm-ttft" && got.Gates[1].Query == "up",
+		"gates %v, %v", got.Gates, err)
+	assert.True(t, got.OnGateFailure == "rollback" && len(got.Policy.GetBatches()) == 1,
+		"on a failed gate %s, policy %v", got.OnGateFailure, got.Policy)
 }
 
 func TestPolicyFileErrors(t *testing.T) {
@@ -57,8 +54,7 @@ func TestPolicyFileErrors(t *testing.T) {
 		"Syntax":   {"batches: [1\nstyle: x\n", "line "},
 	} {
 		_, err := releaseOf(t, tc.file)
-		if exit.Code(err) != exit.Usage || !strings.Contains(err.Error(), tc.want) {
-			t.Errorf("%s: %v, want a usage error with %q", name, err, tc.want)
-		}
+		assert.True(t, exit.Code(err) == exit.Usage && strings.Contains(err.Error(), tc.want),
+			"%s: %v, want a usage error with %q", name, err, tc.want)
 	}
 }

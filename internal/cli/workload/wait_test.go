@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+
 	"github.com/lockstep-rollouts/lockstep/internal/cli/exit"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
@@ -97,9 +99,8 @@ func TestGoal(t *testing.T) {
 			for _, c := range test.seen {
 				waits, err = g.judge(c)
 			}
-			if exit.Code(err) != test.code || (waits == "") != (test.waits == "") || !strings.Contains(waits, test.waits) {
-				t.Errorf("waits for %q, %v, want %q, exit code %d", waits, err, test.waits, test.code)
-			}
+			assert.True(t, exit.Code(err) == test.code && (waits == "") == (test.waits == "") && strings.Contains(waits, test.waits),
+				"waits for %q, %v, want %q, exit code %d", waits, err, test.waits, test.code)
 		})
 	}
 }

@@ -12,6 +12,8 @@ import (
 
 	"google.golang.org/grpc"
 
+	"github.com/stretchr/testify/assert"
+
 	"github.com/lockstep-rollouts/lockstep/internal/host"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
@@ -34,12 +36,9 @@ func TestWatchedWorkloadsOfOneName(t *testing.T) {
 	w.change(&pb.BatchContext{Workload: of("LeaderWorkerSet"), State: pb.State_STATE_UPGRADING, ReleaseId: "r"})
 	w.change(&pb.BatchContext{Workload: of("DisaggregatedSet"), State: pb.State_STATE_HOLDING})
 	w.remove(of("DisaggregatedSet"))
-	if ended != 0 {
-		t.Errorf("%d releases ended, and none did", ended)
-	}
-	if w.remove(of("LeaderWorkerSet")); ended != 1 {
-		t.Errorf("%d releases ended with their workload", ended)
-	}
+	assert.Zero(t, ended, "releases ended, and none did")
+	w.remove(of("LeaderWorkerSet"))
+	assert.True(t, ended == 1, "%d releases ended with their workload", ended)
 }
 
 // said keeps the messages of a watch.
@@ -67,9 +66,7 @@ func TestWatchedDriverStarts(t *testing.T) {
 		"retrying: waiting for the driver: the driver has just started", "retrying: lost the driver, retrying: the driver has just started",
 		"reconnected: reconnected to the driver",
 	}
-	if !slices.Equal(shown.messages, want) {
-		t.Errorf("shown %q, want %q", shown.messages, want)
-	}
+	assert.True(t, slices.Equal(shown.messages, want), "shown %q, want %q", shown.messages, want)
 }
 
 // eager is a driver whose next change is on its way when a caller that has all workloads stops the watch.
@@ -85,7 +82,6 @@ func (eager) WatchWorkloads(context.Context, *pb.WatchWorkloadsRequest, ...grpc.
 
 func TestListedWorkloadsAreListedOnce(t *testing.T) {
 	t.Parallel()
-	if held, err := underHold(t.Context(), eager{}, ""); err != nil || len(held) != 1 {
-		t.Errorf("%d workloads, %v; want 1", len(held), err)
-	}
+	held, err := underHold(t.Context(), eager{}, "")
+	assert.True(t, err == nil && len(held) == 1, "%d workloads, %v; want 1", len(held), err)
 }

@@ -15,6 +15,7 @@ import (
 
 	"github.com/cockroachdb/datadriven"
 	"github.com/google/go-cmp/cmp"
+	"github.com/stretchr/testify/assert"
 
 	"github.com/lockstep-rollouts/lockstep/internal/host"
 	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/words"
@@ -100,12 +101,8 @@ func TestChangesOfStates(t *testing.T) {
 		"failed (ProgressDeadlineExceeded): no new group; group 1: is starting",
 		"promoting: groups 0/4 ready at 7d4f5b6c8", "promoting: groups 1/4 ready at 7d4f5b6c8",
 	}
-	if lines := d.lines(host.Event{Kind: host.EventProgress, Time: noon, Context: completed()}); len(lines) != 0 {
-		t.Errorf("lines for a state that the host reports itself: %q", lines)
-	}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("lines: -want, +got:\n%s", diff)
-	}
+	assert.Empty(t, d.lines(host.Event{Kind: host.EventProgress, Time: noon, Context: completed()}), "lines for a state that the host reports itself")
+	assert.Empty(t, cmp.Diff(want, got), "lines: -want, +got")
 }
 
 func TestProgressSaysBasisOfShare(t *testing.T) {
@@ -125,9 +122,7 @@ func TestProgressSaysBasisOfShare(t *testing.T) {
 		// It follows from the counts.
 		"promoting: groups 1/4 ready at 7d4f5b6c8": counted,
 	} {
-		if got := Progress(c); got != want {
-			t.Errorf("Progress(...) = %q, want %q", got, want)
-		}
+		assert.Equal(t, want, Progress(c), "Progress(...)")
 	}
 }
 

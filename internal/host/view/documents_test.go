@@ -10,6 +10,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/testing/protocmp"
 	"sigs.k8s.io/yaml"
@@ -50,19 +52,12 @@ func TestDocumentsParseBack(t *testing.T) {
 			for i, text := range documents {
 				e := events()[i]
 				var got Document
-				if err := yaml.Unmarshal([]byte(text), &got); err != nil {
-					t.Fatalf("document %d: %v", i, err)
-				}
+				require.NoError(t, yaml.Unmarshal([]byte(text), &got), "document %d", i)
 				var c pb.BatchContext
-				if err := protojson.Unmarshal(got.Context, &c); err != nil {
-					t.Fatalf("document %d: context: %v", i, err)
-				}
-				if got.Event != string(e.Kind) || got.Message != e.Message || got.Outcome != string(e.Outcome) || !got.Time.Equal(e.Time) {
-					t.Errorf("document %d = %+v, want event %s at %s", i, got, e.Kind, e.Time)
-				}
-				if diff := cmp.Diff(e.Context, &c, protocmp.Transform()); diff != "" {
-					t.Errorf("document %d: context: -want, +got:\n%s", i, diff)
-				}
+				require.NoError(t, protojson.Unmarshal(got.Context, &c), "document %d: context", i)
+				assert.True(t, got.Event == string(e.Kind) && got.Message == e.Message && got.Outcome == string(e.Outcome) && got.Time.Equal(e.Time),
+					"document %d = %+v, want event %s at %s", i, got, e.Kind, e.Time)
+				assert.Empty(t, cmp.Diff(e.Context, &c, protocmp.Transform()), "document %d: context: -want, +got", i)
 			}
 		})
 	}
@@ -76,7 +71,5 @@ func TestDocumentsKeepFirstError(t *testing.T) {
 	t.Parallel()
 	printer := NewDocuments(brokenPipe{}, FormatJSON)
 	printer.Observe(StatusEvent(upgrading()))
-	if printer.Err() == nil {
-		t.Error("Err() = nil after a write that failed")
-	}
+	assert.Error(t, printer.Err(), "Err() = nil after a write that failed")
 }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/stretchr/testify/assert"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
@@ -35,14 +36,9 @@ func TestHistory(t *testing.T) {
    2         b     26h ago  -                  -        can't be trusted: edited
    1         a     27h ago  server=v1          -        -
 `
-	if diff := cmp.Diff(strings.TrimPrefix(want, "\n"), got); diff != "" {
-		t.Errorf("history (-want +got):\n%s", diff)
-	}
+	assert.Empty(t, cmp.Diff(strings.TrimPrefix(want, "\n"), got), "history (-want +got)")
 	never := History([]*pb.Revision{{Name: "a", Current: true, Stable: true}}, now)
-	if !strings.Contains(never, "*") || strings.Contains(never, "waits") {
-		t.Errorf("a workload that was never adopted runs its template:\n%s", never)
-	}
-	if got := History(nil, now); !strings.Contains(got, "no history yet") {
-		t.Errorf("no history: %q", got)
-	}
+	assert.True(t, strings.Contains(never, "*") && !strings.Contains(never, "waits"),
+		"a workload that was never adopted runs its template:\n%s", never)
+	assert.Contains(t, History(nil, now), "no history yet", "no history")
 }

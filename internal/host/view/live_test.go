@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/stretchr/testify/assert"
 
 	"github.com/lockstep-rollouts/lockstep/internal/host"
 )
@@ -47,9 +48,7 @@ func TestLiveWithoutContext(t *testing.T) {
 	live := NewLive(s, noon, func() int { return 0 })
 	live.Observe(host.Event{Kind: host.EventRetrying, Time: noon, Message: "retrying"})
 	live.Close()
-	if diff := cmp.Diff([]string{"    0s  retrying"}, s.lines); diff != "" {
-		t.Errorf("screen: -want, +got:\n%s", diff)
-	}
+	assert.Empty(t, cmp.Diff([]string{"    0s  retrying"}, s.lines), "screen: -want, +got")
 }
 
 // Each workload is drawn until its release ends, of which a line stays.
@@ -64,7 +63,6 @@ func TestLiveShowsSeveralWorkloads(t *testing.T) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	text := strings.Join(s.lines, "\n")
-	if first := s.lines[0]; first != "    0s  default/b  completed: 4 groups run revision 7d4f5b6c8" || strings.Count(text, "Workload  ") != 1 {
-		t.Errorf("want a line of b's end above the status of a:\n%s", text)
-	}
+	assert.True(t, s.lines[0] == "    0s  default/b  completed: 4 groups run revision 7d4f5b6c8" && strings.Count(text, "Workload  ") == 1,
+		"want a line of b's end above the status of a:\n%s", text)
 }

@@ -15,6 +15,9 @@ import (
 	"k8s.io/utils/ptr"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/simulate"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
@@ -27,9 +30,7 @@ func planned(t *testing.T) *pb.PlanResponse {
 		Style: pb.Style_STYLE_CANARY, Batches: []string{"25%", "50%", "100%"},
 		Traffic: &pb.TrafficPolicy{StableService: "vllm-leader", HttpRoutes: []string{"vllm"}},
 	})
-	if len(bad) > 0 {
-		t.Fatal(bad)
-	}
+	require.Empty(t, bad)
 	template := lws.LeaderWorkerTemplate{Size: ptr.To[int32](2), WorkerTemplate: corev1.PodTemplateSpec{Spec: corev1.PodSpec{
 		Containers: []corev1.Container{{Name: "server", Resources: corev1.ResourceRequirements{
 			Limits: corev1.ResourceList{"nvidia.com/gpu": resource.MustParse("8")},
@@ -39,9 +40,7 @@ func planned(t *testing.T) *pb.PlanResponse {
 		Replicas: 4, Rolling: lws.RollingUpdateConfiguration{MaxUnavailable: intstr.FromInt32(1)}, Old: template, New: template,
 		Policy: policy, Startup: 10 * time.Minute,
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	r.StartupGroups = 4
 	return r
 }
@@ -49,12 +48,8 @@ func planned(t *testing.T) *pb.PlanResponse {
 func mustDocument(t *testing.T, block string) {
 	t.Helper()
 	document, err := os.ReadFile("../../../docs/plan.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if !strings.Contains(string(document), "```text\n"+block+"```\n") {
-		t.Errorf("docs/plan.md lacks this block:\n%s", block)
-	}
+	require.NoError(t, err)
+	assert.Contains(t, string(document), "```text\n"+block+"```\n", "docs/plan.md lacks this block:\n%s", block)
 }
 
 // The documentation shows the output of the command.
@@ -72,11 +67,8 @@ func TestPlanNotes(t *testing.T) {
 	r.Warnings = []*pb.Warning{{Code: "FewReplicas", Message: "one\ngroup"}}
 	text := Plain(Plan("default/vllm", r))
 	for _, want := range []string{"Start-up  unknown\n", "\nblocked: no room [QuotaExceeded]\nwarning: one group [FewReplicas]\n"} {
-		if !strings.Contains(text, want) {
-			t.Errorf("the plan lacks %q:\n%s", want, text)
-		}
+		assert.Contains(t, text, want, "the plan lacks %q:\n%s", want, text)
 	}
-	if strings.Contains(text, "Time ") || strings.Contains(text, "10m") {
-		t.Errorf("the plan has a time, though the start-up time is unknown:\n%s", text)
-	}
+	assert.False(t, strings.Contains(text, "Time ") || strings.Contains(text, "10m"),
+		"the plan has a time, though the start-up time is unknown:\n%s", text)
 }

@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
@@ -186,14 +188,10 @@ func TestColours(t *testing.T) {
 	failed.State = pb.State_STATE_FAILED
 	text := Status(failed, noon, false)
 	for _, want := range []string{Alert.Render("failed") + " (", Good.Render("4/4 ready"), Good.Render("✔") + " ready", Alert.Render("✖ ImagePullBackOff")} {
-		if !strings.Contains(text, want) {
-			t.Errorf("no %q in\n%q", want, text)
-		}
+		assert.Contains(t, text, want, "no %q in\n%q", want, text)
 	}
 	for kind, want := range map[host.EventKind]string{host.EventWarning: Other.Render("warning:") + " x", host.EventFailed: Alert.Render("x")} {
-		if got := messageLine(host.Event{Kind: kind, Message: "x"}); got != want {
-			t.Errorf("event %s is %q, want %q", kind, got, want)
-		}
+		assert.Equal(t, want, messageLine(host.Event{Kind: kind, Message: "x"}), "event %s", kind)
 	}
 }
 
@@ -202,25 +200,15 @@ func checkGolden(t *testing.T, name, got string) {
 	got = Plain(got)
 	path := filepath.Join("testdata", name+".txt")
 	if *update {
-		if err := os.WriteFile(path, []byte(got), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, os.WriteFile(path, []byte(got), 0o600))
 	}
 	want, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(string(want), got); diff != "" {
-		t.Errorf("%s: -want, +got:\n%s", name, diff)
-	}
+	require.NoError(t, err)
+	assert.Empty(t, cmp.Diff(string(want), got), "%s: -want, +got", name)
 	for line := range strings.Lines(got) {
 		line = strings.TrimSuffix(line, "\n")
-		if strings.TrimRight(line, " \t") != line {
-			t.Errorf("%s: trailing space in %q", name, line)
-		}
-		if strings.ContainsFunc(line, func(r rune) bool { return r < ' ' }) {
-			t.Errorf("%s: control character in %q", name, line)
-		}
+		assert.Equal(t, line, strings.TrimRight(line, " \t"), "%s: trailing space in %q", name, line)
+		assert.False(t, strings.ContainsFunc(line, func(r rune) bool { return r < ' ' }), "%s: control character in %q", name, line)
 	}
 }
 
@@ -263,9 +251,8 @@ func TestFrameFits(t *testing.T) {
 		for height := range 30 {
 			text := renderFrame(contexts, noon, height)
 			// One line of status, an empty line above it, and the cursor's.
-			if got := strings.Count(text, "\n"); height > 2 && got >= height {
-				t.Fatalf("frame of height %d has %d lines", height, got)
-			}
+			got := strings.Count(text, "\n")
+			require.False(t, height > 2 && got >= height, "frame of height %d has %d lines", height, got)
 		}
 	}
 }
@@ -296,9 +283,7 @@ func TestNamedLines(t *testing.T) {
 		"    4s  a  group 2 ready (vllm-2)\n    4s  a  group 3 ready (vllm-3)\n" +
 		"    4s  a  completed: 4 groups run revision 7d4f5b6c8\n" +
 		"    6s  b  no longer under hold\n"
-	if diff := cmp.Diff(want, strings.ReplaceAll(out.String(), "  default/", "  ")); diff != "" {
-		t.Errorf("-want, +got:\n%s", diff)
-	}
+	assert.Empty(t, cmp.Diff(want, strings.ReplaceAll(out.String(), "  default/", "  ")), "-want, +got")
 }
 
 func TestStatusNamesTemplate(t *testing.T) {
@@ -313,8 +298,7 @@ func TestStatusNamesTemplate(t *testing.T) {
 		for _, r := range revisions {
 			c.Groups = append(c.Groups, &pb.Group{Revision: r})
 		}
-		if text := Status(c, noon, false); !strings.Contains(text, want) {
-			t.Errorf("%v: no %q in\n%s", revisions, want, text)
-		}
+		text := Status(c, noon, false)
+		assert.Contains(t, text, want, "%v: no %q in\n%s", revisions, want, text)
 	}
 }

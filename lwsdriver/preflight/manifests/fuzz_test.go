@@ -3,7 +3,11 @@
 
 package manifests
 
-import "testing"
+import (
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+)
 
 // Manifests of a repository are read, or refused with an error.
 func FuzzManifests(f *testing.F) {
@@ -21,9 +25,7 @@ func FuzzManifests(f *testing.F) {
 			return
 		}
 		for _, w := range all {
-			if w.Namespace == "" && w.Name != "" {
-				t.Errorf("LeaderWorkerSet %s has no namespace", w.Name)
-			}
+			assert.False(t, w.Namespace == "" && w.Name != "", "LeaderWorkerSet %s has no namespace", w.Name)
 		}
 	})
 }

@@ -5,8 +5,10 @@ package manifests
 
 import (
 	"slices"
-	"strings"
 	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 )
 
 const whole = `# A comment is no object.
@@ -47,9 +49,7 @@ metadata: {name: front, namespace: elsewhere}
 func parse(t *testing.T, text string) *Set {
 	t.Helper()
 	s := NewSet("serving")
-	if err := s.Add("all.yaml", []byte(text)); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, s.Add("all.yaml", []byte(text)))
 	return s
 }
 
@@ -59,17 +59,15 @@ func TestSet(t *testing.T) {
 	for _, o := range parse(t, whole).objects {
 		got = append(got, o.GetKind()+" "+o.GetNamespace()+"/"+o.GetName())
 	}
-	if want := []string{"Node /n1", "LeaderWorkerSet serving/vllm", "Service elsewhere/front"}; !slices.Equal(got, want) {
-		t.Errorf("got %q, want %q", got, want)
-	}
+	want := []string{"Node /n1", "LeaderWorkerSet serving/vllm", "Service elsewhere/front"}
+	assert.True(t, slices.Equal(got, want), "got %q, want %q", got, want)
 }
 
 // JSON is YAML.
 func TestJSON(t *testing.T) {
 	s := parse(t, `{"apiVersion": "leaderworkerset.x-k8s.io/v1", "kind": "LeaderWorkerSet", "metadata": {"name": "vllm"}}`)
-	if all, err := s.Workloads(); err != nil || len(all) != 1 || all[0].Namespace != "serving" {
-		t.Errorf("%v, %v", all, err)
-	}
+	all, err := s.Workloads()
+	assert.True(t, err == nil && len(all) == 1 && all[0].Namespace == "serving", "%v, %v", all, err)
 }
 
 func TestWorkloadsRefuses(t *testing.T) {
@@ -78,44 +76,33 @@ func TestWorkloadsRefuses(t *testing.T) {
 		"apiVersion: leaderworkerset.x-k8s.io/v1\nkind: LeaderWorkerSet\nspec: {replica: 1}\n":                        "replica",
 		"apiVersion: leaderworkerset.x-k8s.io/v1\nkind: LeaderWorkerSet\nmetadata: {name: x}\nspec: {replicas: -1}\n": "-1 replicas",
 	} {
-		if _, err := parse(t, text).Workloads(); err == nil || !strings.Contains(err.Error(), says) {
-			t.Errorf("%q: %v", text, err)
-		}
+		_, err := parse(t, text).Workloads()
+		assert.ErrorContains(t, err, says, "%q", text)
 	}
 	for _, text := range []string{"a: [", "a: {b: 1}\n  c: 2\n"} {
-		if err := NewSet("x").Add("f", []byte(text)); err == nil || !strings.Contains(err.Error(), "read f") {
-			t.Errorf("%q: %v", text, err)
-		}
+		assert.ErrorContains(t, NewSet("x").Add("f", []byte(text)), "read f", "%q", text)
 	}
 }
 
 // Under hold the user's own configuration is in the record; without any, it is LWS's default.
 func TestRolling(t *testing.T) {
 	all, err := parse(t, whole).Workloads()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if r := Rolling(all[0]); r.MaxUnavailable.String() != "25%" || r.MaxSurge.IntValue() != 2 {
-		t.Errorf("%+v", r)
-	}
+	require.NoError(t, err)
+	r := Rolling(all[0])
+	assert.True(t, r.MaxUnavailable.String() == "25%" && r.MaxSurge.IntValue() == 2, r)
 	all[0].Annotations = nil
-	if r := Rolling(all[0]); *r.Partition != 1000000 {
-		t.Errorf("%+v", r)
-	}
+	r = Rolling(all[0])
+	assert.Equal(t, int32(1000000), *r.Partition, r)
 	all[0].Spec.RolloutStrategy.RollingUpdateConfiguration = nil
-	if r := Rolling(all[0]); r.MaxUnavailable.IntValue() != 1 || r.MaxSurge.IntValue() != 0 || *r.Partition != 0 {
-		t.Errorf("%+v", r)
-	}
+	r = Rolling(all[0])
+	assert.True(t, r.MaxUnavailable.IntValue() == 1 && r.MaxSurge.IntValue() == 0 && *r.Partition == 0, r)
 }
 
 // An object that is not as its kind is an error, and not overlooked.
 func TestInventoryRefuses(t *testing.T) {
 	s := parse(t, whole+"---\napiVersion: v1\nkind: Service\nmetadata: {name: x}\nspec: {ports: 80}\n")
 	all, err := s.Workloads()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := s.Inventory(all[0]); err == nil || !strings.Contains(err.Error(), "all.yaml: read Service x") {
-		t.Errorf("%v", err)
-	}
+	require.NoError(t, err)
+	_, err = s.Inventory(all[0])
+	assert.ErrorContains(t, err, "all.yaml: read Service x")
 }

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -48,9 +50,7 @@ func template() record.Template {
 func object(t *testing.T) *appsv1.ControllerRevision {
 	t.Helper()
 	cr, err := Object(workload, entry, template())
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return cr
 }
 
@@ -58,18 +58,13 @@ func object(t *testing.T) *appsv1.ControllerRevision {
 func TestObject(t *testing.T) {
 	cr := object(t)
 	got := Read(cr)
-	if got.Template == "" {
-		t.Error("no digest of the template")
-	}
+	assert.NotEmpty(t, got.Template, "no digest of the template")
 	want := entry
 	want.Template = got.Template
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("read (-want +got):\n%s", diff)
-	}
+	assert.Empty(t, cmp.Diff(want, got), "read (-want +got)")
 	back, err := Template(cr)
-	if diff := cmp.Diff(template(), back); diff != "" || err != nil {
-		t.Errorf("template: %v (-want +got):\n%s", err, diff)
-	}
+	diff := cmp.Diff(template(), back)
+	assert.True(t, diff == "" && err == nil, "template: %v (-want +got):\n%s", err, diff)
 	owner := metav1.GetControllerOf(cr)
 	if owner == nil || owner.UID != workload.UID || owner.BlockOwnerDeletion != nil || cr.Name != "vllm-lockstep-12345678-abc" {
 		t.Errorf("%s is owned by %+v", cr.Name, owner)
@@ -89,28 +84,16 @@ func TestPatch(t *testing.T) {
 	next := Read(cr)
 	next.Number, next.Release, next.Outcome, next.Ended = 5, "r2", plan.Promoted, noon.Add(time.Hour)
 	patch, err := Patch(next, cr)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	before, err := json.Marshal(cr)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	raw, err := jsonpatch.MergePatch(before, patch)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	after := &appsv1.ControllerRevision{}
-	if err := json.Unmarshal(raw, after); err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(next, Read(after)); diff != "" {
-		t.Errorf("after the patch (-want +got):\n%s", diff)
-	}
+	require.NoError(t, json.Unmarshal(raw, after))
+	assert.Empty(t, cmp.Diff(next, Read(after)), "after the patch (-want +got)")
 	for _, precondition := range []string{`"resourceVersion":"7"`, `"uid":"u"`} {
-		if !strings.Contains(string(patch), precondition) {
-			t.Errorf("%s has no %s", patch, precondition)
-		}
+		assert.Contains(t, string(patch), precondition, "%s has no %s", patch, precondition)
 	}
 }
 
@@ -143,16 +126,12 @@ func TestReadDetectsEdits(t *testing.T) {
 		cr.CreationTimestamp = metav1.NewTime(noon)
 		tt.edit(cr)
 		e := Read(cr)
-		if (e.Problem == "") != (tt.problem == "") || !strings.Contains(e.Problem, tt.problem) {
-			t.Errorf("%s: problem %q, want %q", name, e.Problem, tt.problem)
-		}
+		assert.True(t, (e.Problem == "") == (tt.problem == "") && strings.Contains(e.Problem, tt.problem),
+			"%s: problem %q, want %q", name, e.Problem, tt.problem)
 		_, err := Template(cr)
-		if (err == nil) != (tt.problem == "") {
-			t.Errorf("%s: the template is given away: %v", name, err)
-		}
-		if tt.problem != "" && (e.Release != "" || e.Template != "" || !strings.Contains(e.Problem, "delete it") || !strings.Contains(e.Problem, cr.Name)) {
-			t.Errorf("%s: read as %+v", name, e)
-		}
+		assert.Equal(t, tt.problem == "", err == nil, "%s: the template is given away: %v", name, err)
+		assert.False(t, tt.problem != "" && (e.Release != "" || e.Template != "" || !strings.Contains(e.Problem, "delete it") || !strings.Contains(e.Problem, cr.Name)),
+			"%s: read as %+v", name, e)
 	}
 }
 
@@ -172,18 +151,14 @@ func replace(raw *[]byte, from, to string) {
 
 func TestImages(t *testing.T) {
 	want := []string{"server=leader:1", "log=log:1", "load=load:1", "server=vllm:1"}
-	if diff := cmp.Diff(want, Images(template())); diff != "" {
-		t.Errorf("images (-want +got):\n%s", diff)
-	}
+	assert.Empty(t, cmp.Diff(want, Images(template())), "images (-want +got)")
 }
 
 // FuzzRead: any value of the annotation is read or reported, and what is trusted is what the driver
 // would write.
 func FuzzRead(f *testing.F) {
 	cr, err := Object(workload, entry, template())
-	if err != nil {
-		f.Fatal(err)
-	}
+	require.NoError(f, err)
 	good := cr.Annotations[record.SnapshotAnnotation]
 	for _, seed := range []string{good, "", "{}", strings.Replace(good, "r1", "r2", 1), good + good, "null"} {
 		f.Add(seed)
@@ -196,12 +171,8 @@ func FuzzRead(f *testing.F) {
 			return
 		}
 		again, err := noteOf(e)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		c.Annotations[record.SnapshotAnnotation] = again
-		if diff := cmp.Diff(e, Read(c)); diff != "" {
-			t.Errorf("read, written and read again:\n%s", diff)
-		}
+		assert.Empty(t, cmp.Diff(e, Read(c)), "read, written and read again")
 	})
 }

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/stretchr/testify/assert"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/utils/ptr"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
@@ -117,9 +118,7 @@ func TestRollStages(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			var got []string
 			roll(tt.settings, func(at time.Duration, set *Set) { got = append(got, line(at, set)) })
-			if diff := cmp.Diff(tt.want, got); diff != "" {
-				t.Errorf("%s (-want +got):\n%s", tt.reason, diff)
-			}
+			assert.Empty(t, cmp.Diff(tt.want, got), "%s (-want +got)", tt.reason)
 		})
 	}
 }
@@ -137,9 +136,7 @@ func TestLimits(t *testing.T) {
 		{"1", "9", 4, Limits{Replicas: 4, MaxUnavailable: 1, MaxSurge: 4}},
 		{"100%", "100%", 3, Limits{Replicas: 3, MaxUnavailable: 3, MaxSurge: 3}},
 	} {
-		if got := LimitsOf(rolling(tt.unavailable, tt.surge, 0), tt.replicas); got != tt.want {
-			t.Errorf("%s/%s of %d: %+v, want %+v", tt.unavailable, tt.surge, tt.replicas, got, tt.want)
-		}
+		assert.Equal(t, tt.want, LimitsOf(rolling(tt.unavailable, tt.surge, 0), tt.replicas), "%s/%s of %d", tt.unavailable, tt.surge, tt.replicas)
 	}
 }
 
@@ -181,7 +178,6 @@ func TestSettleCountsUnavailable(t *testing.T) {
 		t.Errorf("new groups %v, partition %d: one group is down already", fresh, s.Partition())
 	}
 	s.Groups[0].Ready = true
-	if fresh := s.Reconcile(); !slices.Equal(fresh, []int{3}) {
-		t.Errorf("new groups %v, want the last", fresh)
-	}
+	fresh := s.Reconcile()
+	assert.True(t, slices.Equal(fresh, []int{3}), "new groups %v, want the last", fresh)
 }

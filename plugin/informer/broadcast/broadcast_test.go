@@ -6,6 +6,8 @@ package broadcast
 import (
 	"slices"
 	"testing"
+
+	"github.com/stretchr/testify/assert"
 )
 
 func TestSubscribeToSeveralKeys(t *testing.T) {
@@ -16,9 +18,7 @@ func TestSubscribeToSeveralKeys(t *testing.T) {
 		<-ch
 	}
 	stop()
-	if b.Len() != 0 {
-		t.Error("waiters are kept after they stopped")
-	}
+	assert.Zero(t, b.Len(), "waiters are kept after they stopped")
 }
 
 func TestSignalsMerge(t *testing.T) {
@@ -34,9 +34,7 @@ func TestSignalsMerge(t *testing.T) {
 	}
 	stop()
 	b.Notify("one")
-	if b.Len() != 0 {
-		t.Error("waiters are kept after they stopped")
-	}
+	assert.Zero(t, b.Len(), "waiters are kept after they stopped")
 }
 
 func TestEachWaiterIsSignalled(t *testing.T) {
@@ -59,10 +57,7 @@ func TestEachWaiterIsSignalled(t *testing.T) {
 	<-first
 	<-second
 	<-all.Signal
-	if got := all.Take(); !slices.Equal(got, []string{"one"}) {
-		t.Errorf("Take() = %q", got)
-	}
-	if got := all.Take(); len(got) != 0 {
-		t.Errorf("the second Take() = %q", got)
-	}
+	got := all.Take()
+	assert.True(t, slices.Equal(got, []string{"one"}), "Take() = %q", got)
+	assert.Empty(t, all.Take(), "the second Take()")
 }

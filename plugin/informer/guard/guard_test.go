@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/cache"
@@ -22,9 +24,7 @@ func TestCall(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "default/vllm") || !strings.Contains(log.String(), "a defect") || !strings.Contains(log.String(), "guard_test.go") {
 		t.Errorf("%v, logged %s", err, log.String())
 	}
-	if err := Call(nil, "observe", "default/vllm", func() {}); err != nil {
-		t.Error(err)
-	}
+	assert.NoError(t, Call(nil, "observe", "default/vllm", func() {}))
 }
 
 // An informer with a transform, an indexer and a handler that panic for one object stores and reports the others.
@@ -36,26 +36,21 @@ func TestInformerCallbacks(t *testing.T) {
 	}
 	same := Transform(func(obj any) (any, error) { fail(obj); return obj, nil }, nil)
 	instead := Transform(func(obj any) (any, error) { fail(obj); return obj, nil }, func(any) any { return "a stub" })
-	if got, err := same(poison); got != any(poison) || err != nil {
-		t.Errorf("%v, %v", got, err)
-	}
-	if got, err := instead(poison); got != "a stub" || err != nil {
-		t.Errorf("%v, %v", got, err)
-	}
+	got, err := same(poison)
+	assert.True(t, got == any(poison) && err == nil, "%v, %v", got, err)
+	got, err = instead(poison)
+	assert.True(t, got == "a stub" && err == nil, "%v, %v", got, err)
 	store := cache.NewIndexer(cache.MetaNamespaceKeyFunc, Indexers(cache.Indexers{
 		"fails": func(obj any) ([]string, error) { fail(obj); return []string{"all"}, nil },
 		"works": func(any) ([]string, error) { return []string{"all"}, nil },
 	}))
 	other := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "other"}}
 	for _, obj := range []any{poison, other} {
-		if err := store.Add(obj); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, store.Add(obj))
 	}
 	for index, want := range map[string]int{"fails": 1, "works": 2} {
-		if got, err := store.ByIndex(index, "all"); len(got) != want || err != nil {
-			t.Errorf("%d objects in index %s, %v", len(got), index, err)
-		}
+		got, err := store.ByIndex(index, "all")
+		assert.True(t, len(got) == want && err == nil, "%d objects in index %s, %v", len(got), index, err)
 	}
 	seen := 0
 	h := Handler(cache.ResourceEventHandlerFuncs{
@@ -66,7 +61,5 @@ func TestInformerCallbacks(t *testing.T) {
 		h.OnUpdate(obj, obj)
 		h.OnDelete(obj)
 	}
-	if seen != 3 {
-		t.Errorf("%d events of the other object are handled", seen)
-	}
+	assert.Equal(t, 3, seen, "events of the other object are handled")
 }

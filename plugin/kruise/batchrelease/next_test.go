@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/openkruise/rollouts/api/v1beta1"
+	"github.com/stretchr/testify/assert"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/utils/ptr"
 
@@ -44,9 +45,7 @@ func TestFailureThresholdRoundsUp(t *testing.T) {
 			m := &machine{release: r, context: &pb.BatchContext{
 				State: c.state, Reason: c.reason, Planned: 4, Updated: c.updated, UpdatedReady: c.ready,
 			}}
-			if got := m.ready(); got != c.want {
-				t.Errorf("ready: %v, want %v", got, c.want)
-			}
+			assert.Equal(t, c.want, m.ready(), "ready")
 		})
 	}
 }
@@ -63,8 +62,6 @@ func TestSupports(t *testing.T) {
 		{APIVersion: "a/b/c", Kind: "LeaderWorkerSet", Name: "a"}:                         false,
 		{APIVersion: "leaderworkerset.x-k8s.io/v1", Kind: "leaderworkersets", Name: "ab"}: false,
 	} {
-		if got := Supports(&v1beta1.BatchRelease{Spec: v1beta1.BatchReleaseSpec{WorkloadRef: ref}}); got != want {
-			t.Errorf("%+v: %v", ref, got)
-		}
+		assert.Equal(t, want, Supports(&v1beta1.BatchRelease{Spec: v1beta1.BatchReleaseSpec{WorkloadRef: ref}}), ref)
 	}
 }

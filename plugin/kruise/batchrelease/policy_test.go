@@ -9,6 +9,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/openkruise/rollouts/api/v1beta1"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 	"google.golang.org/protobuf/testing/protocmp"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/utils/ptr"
@@ -54,15 +56,11 @@ func TestPolicy(t *testing.T) {
 			r := batchRelease(0)
 			c.plan(&r.Spec.ReleasePlan)
 			got, err := Policy(&r.Spec.ReleasePlan, 9)
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			if c.want.Batches == nil {
 				c.want.Batches = []string{"25%", "50%", "100%"}
 			}
-			if diff := cmp.Diff(c.want, got, protocmp.Transform()); diff != "" {
-				t.Error(diff)
-			}
+			assert.Empty(t, cmp.Diff(c.want, got, protocmp.Transform()))
 		})
 	}
 }
@@ -104,10 +102,9 @@ func TestBadPlans(t *testing.T) {
 			d.template, d.state = "v2", pb.State_STATE_HOLDING
 			c.plan(&r.Spec.ReleasePlan)
 			run(t, r, d)
-			if s := r.Status; len(d.calls) != 0 || len(s.Conditions) != 1 || s.Conditions[0].Reason != "InvalidPlan" ||
-				!strings.HasPrefix(s.Message, "spec.releasePlan."+c.says) {
-				t.Errorf("before the release: %v, %+v", d.calls, s)
-			}
+			s := r.Status
+			assert.True(t, len(d.calls) == 0 && len(s.Conditions) == 1 && s.Conditions[0].Reason == "InvalidPlan" && strings.HasPrefix(s.Message, "spec.releasePlan."+c.says),
+				"before the release: %v, %+v", d.calls, s)
 			if r = batchRelease(0); c.plan != nil {
 				d = released(t, r)
 				c.plan(&r.Spec.ReleasePlan)
@@ -118,9 +115,8 @@ func TestBadPlans(t *testing.T) {
 			}
 			good := batchRelease(1).Spec.ReleasePlan
 			r.Spec.ReleasePlan = good
-			if run(t, r, d); brief(r.Status) != "1 Ready" || len(r.Status.Conditions) != 0 {
-				t.Errorf("mended: %+v", r.Status)
-			}
+			run(t, r, d)
+			assert.True(t, brief(r.Status) == "1 Ready" && len(r.Status.Conditions) == 0, "mended: %+v", r.Status)
 		})
 	}
 }

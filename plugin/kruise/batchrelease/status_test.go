@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/openkruise/rollouts/api/v1beta1"
+	"github.com/stretchr/testify/assert"
 	corev1 "k8s.io/api/core/v1"
 )
 
@@ -41,9 +42,8 @@ func TestEvent(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			kind, reason, note := Event(c.was, c.now)
-			if got := kind + " " + reason + " " + note; got != c.want && (c.want != "" || kind != "") {
-				t.Errorf("got %q, want %q", got, c.want)
-			}
+			got := kind + " " + reason + " " + note
+			assert.False(t, got != c.want && (c.want != "" || kind != ""), "got %q, want %q", got, c.want)
 		})
 	}
 }

@@ -12,6 +12,8 @@ import (
 	"testing"
 
 	"github.com/openkruise/rollouts/api/v1beta1"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 	"google.golang.org/protobuf/proto"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -74,9 +76,7 @@ func newBench(t *testing.T, change func(*v1beta1.BatchRelease), hooks intercepto
 		change(r)
 	}
 	scheme := runtime.NewScheme()
-	if err := v1beta1.AddToScheme(scheme); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, v1beta1.AddToScheme(scheme))
 	b := &bench{T: t, fake: plugintest.NewFakeDriver()}
 	b.fake.SetWorkload(key.Namespace, key.Name, 4, "v1")
 	b.failing = &failing{Driver: plugintest.Connect(t, b.fake, b.fake)}
@@ -91,18 +91,14 @@ func newBench(t *testing.T, change func(*v1beta1.BatchRelease), hooks intercepto
 func (b *bench) once() reconcile.Result {
 	b.Helper()
 	result, err := b.Reconcile(b.Context(), reconcile.Request{NamespacedName: key})
-	if err != nil {
-		b.Fatal(err)
-	}
+	require.NoError(b, err)
 	return result
 }
 
 func (b *bench) get() *v1beta1.BatchRelease {
 	b.Helper()
 	out := &v1beta1.BatchRelease{}
-	if err := b.Client.Get(b.Context(), key, out); client.IgnoreNotFound(err) != nil {
-		b.Fatal(err)
-	}
+	require.NoError(b, client.IgnoreNotFound(b.Client.Get(b.Context(), key, out)))
 	return out
 }
 
@@ -110,43 +106,34 @@ func (b *bench) change(f func(*v1beta1.BatchRelease)) {
 	b.Helper()
 	r := b.get()
 	f(r)
-	if err := b.Client.Update(b.Context(), r); err != nil {
-		b.Fatal(err)
-	}
+	require.NoError(b, b.Client.Update(b.Context(), r))
 }
 
 func TestReleaseInOneGo(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, nil, interceptor.Funcs{})
-	if result := b.once(); !result.IsZero() {
-		t.Errorf("it wants to be called again: %+v", result)
-	}
+	result := b.once()
+	assert.True(t, result.IsZero(), "it wants to be called again: %+v", result)
 	r := b.get()
-	if r.Status.Phase != v1beta1.RolloutPhasePreparing || !slices.Contains(r.Finalizers, batchrelease.Finalizer) {
-		t.Errorf("%+v, finalizers %v", r.Status, r.Finalizers)
-	}
+	assert.True(t, r.Status.Phase == v1beta1.RolloutPhasePreparing && slices.Contains(r.Finalizers, batchrelease.Finalizer),
+		"%+v, finalizers %v", r.Status, r.Finalizers)
 	b.fake.SetWorkload(key.Namespace, key.Name, 4, "v2")
 	b.once()
 	r = b.get()
-	if s := r.Status; s.CanaryStatus.CurrentBatchState != v1beta1.ReadyBatchState || s.CanaryStatus.UpdatedReadyReplicas != 2 {
-		t.Errorf("%+v", s)
-	}
+	s := r.Status
+	assert.True(t, s.CanaryStatus.CurrentBatchState == v1beta1.ReadyBatchState && s.CanaryStatus.UpdatedReadyReplicas == 2, s)
 	version := r.ResourceVersion
-	if b.once(); b.get().ResourceVersion != version {
-		t.Error("where nothing has changed, it writes")
-	}
+	b.once()
+	assert.Equal(t, version, b.get().ResourceVersion, "where nothing has changed, it writes")
 	b.change(func(r *v1beta1.BatchRelease) { r.Spec.ReleasePlan.BatchPartition = nil })
 	b.once()
-	if r = b.get(); r.Status.Phase != v1beta1.RolloutPhaseCompleted {
-		t.Errorf("%+v", r.Status)
-	}
+	r = b.get()
+	assert.Equal(t, v1beta1.RolloutPhaseCompleted, r.Status.Phase, r.Status)
 	b.change(func(r *v1beta1.BatchRelease) {
 		r.Spec.ReleasePlan.FinalizingPolicy = v1beta1.WaitResumeFinalizingPolicyType
 	})
 	b.once()
-	if err := b.Client.Delete(t.Context(), b.get()); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, b.Client.Delete(t.Context(), b.get()))
 	if b.once(); b.get().Name != "" {
 		t.Errorf("its finalizer is still there: %v", b.get().Finalizers)
 	}
@@ -182,13 +169,10 @@ func TestForeignKindsAreDeleted(t *testing.T) {
 				APIVersion: v1beta1.GroupVersion.String(), FieldsType: "FieldsV1", FieldsV1: &metav1.FieldsV1{Raw: []byte(`{"f:metadata":{"f:finalizers":{}}}`)},
 			}}
 		}, interceptor.Funcs{})
-		if err := b.Client.Delete(t.Context(), b.get()); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, b.Client.Delete(t.Context(), b.get()))
 		b.once()
-		if got := len(b.get().Finalizers); got != left {
-			t.Errorf("written by %s: %d finalizers are left, want %d", manager, got, left)
-		}
+		got := len(b.get().Finalizers)
+		assert.Equal(t, left, got, "written by %s: %d finalizers are left, want %d", manager, got, left)
 	}
 }
 
@@ -210,14 +194,10 @@ func TestErrors(t *testing.T) {
 			b.fake.SetWorkload(key.Namespace, key.Name, 4, "v2")
 			b.failing.err = test.err
 			for range 2 {
-				if result := b.once(); result.RequeueAfter == 0 {
-					t.Errorf("%s: it is not tried again", test.reason)
-				}
+				assert.NotZero(t, b.once().RequeueAfter, "%s: it is not tried again", test.reason)
 			}
 			c := b.get().Status.Conditions
-			if test.says == "" && len(c) != 0 || test.says != "" && (len(c) != 1 || c[0].Reason != test.says) {
-				t.Errorf("%s: %+v", test.reason, c)
-			}
+			assert.False(t, test.says == "" && len(c) != 0 || test.says != "" && (len(c) != 1 || c[0].Reason != test.says), "%s: %+v", test.reason, c)
 			b.failing.err = nil
 			if b.once(); len(b.get().Status.Conditions) != 0 || b.get().Status.Phase != v1beta1.RolloutPhaseProgressing {
 				t.Errorf("once that is over: %+v", b.get().Status)
@@ -244,10 +224,7 @@ func TestStatusComesFirst(t *testing.T) {
 	b.once()
 	down = true
 	b.change(func(r *v1beta1.BatchRelease) { r.Spec.ReleasePlan.BatchPartition = ptr.To[int32](1) })
-	if _, err := b.Reconcile(t.Context(), reconcile.Request{NamespacedName: key}); !errors.Is(err, away) {
-		t.Errorf("error %v", err)
-	}
-	if target := b.fake.Context(key.Namespace, key.Name).GetTarget(); target != "50%" {
-		t.Errorf("the driver was asked for %s", target)
-	}
+	_, err := b.Reconcile(t.Context(), reconcile.Request{NamespacedName: key})
+	assert.ErrorIs(t, err, away, "error")
+	assert.Equal(t, "50%", b.fake.Context(key.Namespace, key.Name).GetTarget(), "the driver was asked for")
 }

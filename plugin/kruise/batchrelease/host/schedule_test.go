@@ -14,6 +14,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/openkruise/rollouts/api/v1beta1"
+	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/proto"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -47,9 +48,7 @@ type schedule struct {
 
 func newSchedule(t *rapid.T) *schedule {
 	scheme := runtime.NewScheme()
-	if err := v1beta1.AddToScheme(scheme); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, v1beta1.AddToScheme(scheme))
 	s := &schedule{T: t, queued: true, context: &pb.BatchContext{
 		State: pb.State_STATE_UNMANAGED, Style: pb.Style_STYLE_PARTITION, Replicas: 4, Total: 4, StableRevision: "v1", TemplateRevision: "v2",
 	}}
@@ -78,9 +77,7 @@ func newSchedule(t *rapid.T) *schedule {
 // live is the BatchRelease as the API server has it.
 func (s *schedule) live(ctx context.Context) *v1beta1.BatchRelease {
 	r := &v1beta1.BatchRelease{}
-	if err := s.server.Get(ctx, key, r); err != nil {
-		s.Fatal(err)
-	}
+	require.NoError(s, s.server.Get(ctx, key, r))
 	return r
 }
 
@@ -96,9 +93,7 @@ func (s *schedule) edit(partition *int32) {
 	r := s.live(context.Background())
 	r.Spec.ReleasePlan.BatchPartition = partition
 	r.Generation++
-	if err := s.server.Update(context.Background(), r); err != nil {
-		s.Fatal(err)
-	}
+	require.NoError(s, s.server.Update(context.Background(), r))
 	s.record(context.Background())
 }
 
