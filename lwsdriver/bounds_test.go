@@ -55,7 +55,7 @@ func newSetFixture(t *testing.T) (*fixture, *dynamicfake.FakeDynamicClient) {
 		}},
 	}}
 	objects := []runtime.Object{set}
-	for i := range 3 {
+	for i := range 4 {
 		for _, kind := range []string{"ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"} {
 			p := &unstructured.Unstructured{Object: map[string]any{"apiVersion": admissionv1.SchemeGroupVersion.String(), "kind": kind}}
 			p.SetName(fmt.Sprint("bounds-", i))

@@ -1,7 +1,7 @@
 // Copyright The Lockstep Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-//nolint:forbidigo // The bubble\'s clock.
+//nolint:forbidigo // The bubble's clock.
 package lwsdriver
 
 import (

@@ -4,7 +4,6 @@
 package host
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"time"
@@ -88,7 +87,10 @@ func (r *run) perform(ctx context.Context, s step) (answer, error) {
 		}
 		return a, err
 	})
-	return a, cmp.Or(err, superseded)
+	if err == nil {
+		err = superseded
+	}
+	return a, err
 }
 
 func (r *run) initialize(ctx context.Context, _ step) (answer, error) {

@@ -299,7 +299,7 @@ func TestObservationHasWallClockOnly(t *testing.T) {
 	b := newFixture(t, lwstest.InPhase(t, record.Progressing))
 	b.config.Now = time.Now
 	s := b.look()
-	assert.True(t, s.Now == s.Now.Round(0), "%v has a reading of the monotonic clock, which is lost in a recording", s.Now)
+	assert.Equal(t, s.Now.Round(0), s.Now, "%v has a reading of the monotonic clock, which is lost in a recording", s.Now)
 }
 
 // The caches count as filled only when every group is known: the handler of pods runs after their cache is filled.

@@ -222,6 +222,9 @@ func (o Observation) roleAction(action Action) Action {
 	}
 	tooLow := b != nil && o.Bounds != nil && b.Stable == o.Bounds.Stable && anyFewer(b.Min, o.Bounds.Min) // LWS could still remove groups that are to stay
 	raise := SetBounds{Bounds: ptr.Deref(b, Bounds{}), Why: "keep the groups that requests return to"}
+	if tooLow && o.needsOldGroups(action) {
+		return raise
+	}
 	switch a := action.(type) {
 	case SetStable:
 		if first := o.holdChildren(); first != nil {
@@ -243,20 +246,9 @@ func (o Observation) roleAction(action Action) Action {
 			b.lowerLast(o)
 		}
 		return o.boundsAction(*b, a.Why)
-	case RestoreTemplate:
-		if tooLow && o.rollsBack() {
-			return raise // LWS creates the children within them
-		}
 	case SetTraffic:
 		if b != nil && o.Bounds != nil && b.Routes != "" && b.Routes != o.Bounds.Routes {
 			return SetBounds{Bounds: *b, Why: "note that release " + b.Routes + " routes the requests of " + o.Stable.Name}
-		}
-		if tooLow {
-			return raise
-		}
-	case LabelServing:
-		if a.Serves && tooLow {
-			return raise
 		}
 	case CreateCanary:
 		why := fmt.Sprintf("prepare revision %s of %s with %s", a.Revision, o.Stable.Name, Counted(a.Replicas, "unit", "units"))
@@ -278,6 +270,19 @@ func (o Observation) roleAction(action Action) Action {
 		}
 	}
 	return action
+}
+
+// needsOldGroups reports whether requests, or groups, may return to the stable revision by a write.
+func (o Observation) needsOldGroups(action Action) bool {
+	switch a := action.(type) {
+	case SetTraffic:
+		return true
+	case LabelServing:
+		return a.Serves
+	case RestoreTemplate:
+		return o.rollsBack() // LWS creates the children within the bounds
+	}
+	return false
 }
 
 // holdChildren returns the write that bounds children which have no bounds yet, nil if it is not due.

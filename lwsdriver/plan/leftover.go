@@ -130,7 +130,7 @@ func awaitSurge(o Observation, d Decision) Decision {
 		}
 	}
 	if !d.Since.IsZero() {
-		d.Since = later(d.Since, o.release().PhaseAt) // nobody has asked for its deletion before
+		d.Since = later(d.Since, o.release().PhaseAt) // its deletion was not asked for before
 	}
 	d.Message += "; LeaderWorkerSet deletes its surge groups"
 	return d

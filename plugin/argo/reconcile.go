@@ -150,7 +150,8 @@ func (c *Controller) facts(ctx context.Context, ro *v1alpha1.Rollout, config *Co
 }
 
 // readReplicaSet remembers the ReplicaSet that Argo made for the current hash, and reports whether it exists. It tells for which of the
-// Rollout's templates the status stands: if Argo can't process a spec, it notes the generation and leaves the older hash. A ReplicaSet's template never changes, so each is read once.
+// Rollout's templates the status stands: if Argo can't process a spec, it notes the generation and leaves the older hash. A ReplicaSet's
+// template never changes, so each is read once.
 func (c *Controller) readReplicaSet(ctx context.Context, ro *v1alpha1.Rollout) (bool, error) {
 	hash := ro.Status.CurrentPodHash
 	if c.recall(ro.UID).set.hash == hash {

@@ -304,5 +304,5 @@ func TestSuspended(t *testing.T) {
 func TestFreshnessHasWallClockOnly(t *testing.T) {
 	t.Parallel()
 	now := NewFreshness(func() {}).now()
-	assert.True(t, now == now.Round(0), "%v has a reading of the monotonic clock", now)
+	assert.Equal(t, now.Round(0), now, "%v has a reading of the monotonic clock", now)
 }
