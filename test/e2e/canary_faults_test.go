@@ -134,9 +134,8 @@ func TestCanaryPermissions(t *testing.T) {
 		e.driver = driver.Start(t, e.grant("no-patch", func(resource, verb string) bool {
 			return resource == "leaderworkersets" && verb == "patch"
 		}), e.namespace)
-		w := e.deploy(model("model", 2, 2))
-		w.edit(image("v2"))
-		_, err := w.tryInitialize("r1", quarters())
+		w := e.deploy(model("model", 2, 2)) // its template stays: LWS would roll the groups meanwhile
+		_, err := e.driver.Adopt(t.Context(), &pb.AdoptRequest{Workload: w.ref()})
 		mustFail(t, err, pb.ErrorReason_ERROR_REASON_FORBIDDEN, "patch", "leaderworkersets", "no-patch")
 	})
 	t.Run("no create", func(t *testing.T) {
