@@ -105,7 +105,7 @@ func (s *roleSet) needsPolicies() {
 	s.t.Helper()
 	s.eventually("the adoption is refused", func(ctx context.Context) error {
 		_, err := s.driver.Adopt(ctx, &pb.AdoptRequest{Workload: s.ref()})
-		if err == nil || !strings.Contains(err.Error(), "nothing enforces the bounds of the children of DisaggregatedSet") || !strings.Contains(err.Error(), "run kubectl apply -k config/disaggregated") {
+		if err == nil || !strings.Contains(err.Error(), "nothing enforces the bounds of the children of DisaggregatedSet") || !strings.Contains(err.Error(), "kubectl apply -k config/disaggregated (Helm: policies.disaggregated=true)") {
 			return fmt.Errorf("it got %w", err)
 		}
 		return nil
