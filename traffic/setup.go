@@ -128,16 +128,16 @@ func NewSetupOfRole(set *lws.LeaderWorkerSet, role, stable, update string, p Pol
 	}
 	// The name of the child is not among the labels, nor is app, which LWS replaces, and not by the same in each version: a Service must not
 	// select by them.
-	labels := func(t lws.LeaderWorkerTemplate, role string) (leader, worker map[string]string) {
+	labelsOf := func(t lws.LeaderWorkerTemplate, role string) (leader, worker map[string]string) {
 		leader, worker = podLabels(t, pin(role, stable))
 		delete(leader, "app")
 		delete(worker, "app")
 		return leader, worker
 	}
-	s.Leader, s.Worker = labels(set.Spec.LeaderWorkerTemplate, role)
+	s.Leader, s.Worker = labelsOf(set.Spec.LeaderWorkerTemplate, role)
 	for _, other := range roles {
 		if other.Name != role {
-			leader, worker := labels(other.Spec.LeaderWorkerTemplate, other.Name)
+			leader, worker := labelsOf(other.Spec.LeaderWorkerTemplate, other.Name)
 			s.Others = append(s.Others, Role{other.Name, leader, worker})
 		}
 	}

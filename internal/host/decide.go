@@ -113,8 +113,8 @@ func (m *machine) ready(c *pb.BatchContext, now time.Time) step {
 	return s
 }
 
-// needsPause reports whether a pause follows the batch: one that has all groups has nothing more to show before the promotion, except that
-// of blue-green, which has just got all requests.
+// needsPause reports whether a pause follows the batch: one that has all groups has nothing more to show before the promotion, except in
+// blue-green, where it has just received all requests.
 func (m *machine) needsPause(c *pb.BatchContext) bool {
 	if m.cursor < m.lastBatch() {
 		return m.Pause > 0

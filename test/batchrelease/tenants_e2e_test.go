@@ -36,7 +36,7 @@ func TestTenants(t *testing.T) {
 	set := strings.NewReplacer("leaderworkerset.x-k8s.io/v1", "disaggregatedset.x-k8s.io/v1", "LeaderWorkerSet", "DisaggregatedSet").Replace(plan)
 	err := tenant.Refused(editor.Create(batchReleases, set), e.Namespace, ":editor")
 	assert.True(t, err == nil && set != plan, "of a DisaggregatedSet: %v", err)
-	// The API server accepts what does not decode, and the host goes on with all others.
+	// The API server accepts what does not decode, and the host continues with all others.
 	const tooMany = "99999999999"
 	large := strings.NewReplacer("25%", tooMany, "50%", tooMany).Replace(plan)
 	other := strings.NewReplacer("leaderworkerset.x-k8s.io/v1", "apps/v1", "LeaderWorkerSet", "Deployment", "name: vllm}\nspec", "name: other}\nspec").Replace(large)

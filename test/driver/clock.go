@@ -22,7 +22,7 @@ import (
 var clockSource []byte
 
 // ClockBinary returns the path of a lockstep binary whose wall clock the test sets, and builds it once per test binary. It is the product,
-// built with another package time: the monotonic clock goes on, as on a machine whose clock is set.
+// built with another package time: the monotonic clock continues, as on a machine whose clock is set.
 var ClockBinary = sync.OnceValues(func() (string, error) {
 	dir, err := binaryDir()
 	if err != nil {

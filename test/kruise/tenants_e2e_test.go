@@ -37,7 +37,7 @@ func TestTenants(t *testing.T) {
 		return tenant.Refused(editor.Create(targets, target(name)), e.Namespace, ":editor", "rollouttargets.lockstep.dev")
 	})
 	require.NoError(t, operator.Create(targets, target(name)), "an operator")
-	// The API server accepts a time that does not decode, and the controller goes on with all other targets.
+	// The API server accepts a time that does not decode, and the controller continues with all other targets.
 	require.NoError(t, operator.Create(targets, strings.ReplaceAll(target("odd"), "{name: "+name+"}", "{name: odd}")), "an operator")
 	odd := []byte(`{"status":{"conditions":[{"type":"A","status":"True","reason":"B","message":"","lastTransitionTime":"2020-01-01t00:00:00z"}]}}`)
 	_, err := e.Objects(targets).Patch(t.Context(), "odd", types.MergePatchType, odd, metav1.PatchOptions{}, "status")
