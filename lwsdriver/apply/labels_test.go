@@ -44,7 +44,7 @@ func TestLabelGroup(t *testing.T) {
 	for i, want := range []bool{true, true, true, false} {
 		wrote, err := b.Apply(t.Context(), s, a)
 		require.True(t, wrote == want && err == nil, "write %d: %t, %v", i, wrote, err)
-		assert.False(t, i == 0 && b.observer.Caches.Pod(observe.KeyOf(&metav1.ObjectMeta{Namespace: "default", Name: set + "-0"})).Rollout() != a.Labels,
+		assert.False(t, i == 0 && b.observer.Caches.Pod(observe.KeyOf(&metav1.ObjectMeta{Namespace: "default", Name: set + "-0"})).Rollout != a.Labels,
 			"the leader was not the first")
 	}
 	pods, err := b.Core.CoreV1().Pods("default").List(context.Background(), metav1.ListOptions{})

@@ -107,7 +107,7 @@ func (a *Applier) labelGroup(ctx context.Context, s *observe.Snapshot, t plan.La
 	}
 	return a.labelPod(ctx, s.Key, pod, false, map[string]any{
 		record.RolloutIDLabel: t.Labels.ID, record.RolloutBatchLabel: strconv.Itoa(t.Labels.Batch),
-	}, func(now *observe.Pod) bool { return now.Rollout() == t.Labels })
+	}, func(now *observe.Pod) bool { return now.Rollout == t.Labels })
 }
 
 // labelPod sets labels of a pod, or removes the ones whose value is nil, on condition that it is the observed pod, and with unchanged that nothing

@@ -28,7 +28,7 @@ const maxPodMessage, maxPodReason = 256, 64
 
 // Pod is the cached form of a pod of a group: a few hundred bytes instead of several thousand.
 type Pod struct {
-	podMeta
+	metav1.ObjectMeta
 
 	// Group is its group-index label.
 	Group string
@@ -46,8 +46,8 @@ type Pod struct {
 	hostNetwork bool
 	size        int // pods of its group, from LWS's annotation; 0: not annotated
 	subdomain   subdomain
-	// labelled is the rollout that its labels name, shared by all pods with the same labels. Zero means none.
-	labelled unique.Handle[plan.RolloutLabels]
+	// Rollout is the rollout that its labels name. Zero means none.
+	Rollout plan.RolloutLabels
 
 	ready            bool
 	terminatingReady bool      // it is being deleted, and has the condition Ready
@@ -70,7 +70,7 @@ type exit struct {
 func NewPod(pod *corev1.Pod) *Pod {
 	v := podOf(pod)
 	v.Serving = pod.Labels[record.ServingLabel] == record.Serving
-	v.labelled = rolloutLabels(pod.Labels)
+	v.Rollout = rolloutLabels(pod.Labels)
 	// The IP of a pod that has ended may be another pod's.
 	if v.leader && pod.Status.Phase == corev1.PodRunning {
 		v.address = strings.Clone(pod.Status.PodIP)
@@ -105,30 +105,8 @@ func unreadablePod(obj any) any {
 // podOf returns what tells which group a pod is part of, and whether it stays.
 func podOf(pod *corev1.Pod) *Pod {
 	return &Pod{
-		podMeta: podMetaOf(pod), set: intern(pod.Labels[lws.SetNameLabelKey]), Group: intern(pod.Labels[lws.GroupIndexLabelKey]),
+		ObjectMeta: stripMeta(&pod.ObjectMeta), set: intern(pod.Labels[lws.SetNameLabelKey]), Group: intern(pod.Labels[lws.GroupIndexLabelKey]),
 		Revision: intern(pod.Labels[lws.RevisionKey]), leader: pod.Labels[lws.WorkerIndexLabelKey] == "0", Terminating: pod.DeletionTimestamp != nil,
-	}
-}
-
-// podMeta is the metadata of a pod that the caches need: a third of metav1.ObjectMeta.
-type podMeta struct {
-	Name, Namespace   string
-	UID               types.UID
-	ResourceVersion   string
-	CreationTimestamp metav1.Time // how long groups take to start
-}
-
-func podMetaOf(p *corev1.Pod) podMeta {
-	return podMeta{
-		Name: strings.Clone(p.Name), Namespace: intern(p.Namespace), UID: types.UID(strings.Clone(string(p.UID))),
-		ResourceVersion: strings.Clone(p.ResourceVersion), CreationTimestamp: p.CreationTimestamp,
-	}
-}
-
-// GetObjectMeta returns a copy in Kubernetes' form, which informers read.
-func (m *podMeta) GetObjectMeta() metav1.Object {
-	return &metav1.ObjectMeta{
-		Name: m.Name, Namespace: m.Namespace, UID: m.UID, ResourceVersion: m.ResourceVersion, CreationTimestamp: m.CreationTimestamp,
 	}
 }
 
@@ -138,8 +116,8 @@ func intern(s string) string { return unique.Make(s).Value() }
 // stripMeta keeps the metadata that the caches need.
 func stripMeta(m *metav1.ObjectMeta) metav1.ObjectMeta {
 	return metav1.ObjectMeta{
-		Name: strings.Clone(m.Name), Namespace: strings.Clone(m.Namespace), UID: m.UID,
-		ResourceVersion: strings.Clone(m.ResourceVersion),
+		Name: strings.Clone(m.Name), Namespace: intern(m.Namespace), UID: types.UID(strings.Clone(string(m.UID))),
+		ResourceVersion: strings.Clone(m.ResourceVersion), CreationTimestamp: m.CreationTimestamp,
 	}
 }
 

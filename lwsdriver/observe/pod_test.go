@@ -17,8 +17,7 @@ func TestNewPod(t *testing.T) {
 	v := NewPod(lwstest.Pod("vllm-1"))
 	assert.True(t, v.ready && v.since.Equal(lwstest.Noon) && v.leader && v.set == "vllm" && v.Group == "1" && v.Revision == "r1" && v.size == 3,
 		"leader seen as %+v", v)
-	m := v.GetObjectMeta()
-	assert.True(t, m.GetLabels() == nil && m.GetResourceVersion() == "7" && m.GetName() == "vllm-1", "metadata kept: %+v", m)
+	assert.True(t, v.Labels == nil && v.ResourceVersion == "7" && v.Name == "vllm-1", "metadata kept: %+v", v.ObjectMeta)
 	assert.False(t, NewPod(lwstest.Pod("vllm-1-2")).leader, "a worker is seen as leader")
 }
 

@@ -8,7 +8,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"unique"
 
 	"k8s.io/apimachinery/pkg/types"
 
@@ -17,24 +16,16 @@ import (
 )
 
 // rolloutLabels returns the rollout that a pod's labels name.
-func rolloutLabels(labels map[string]string) (none unique.Handle[plan.RolloutLabels]) {
+func rolloutLabels(labels map[string]string) plan.RolloutLabels {
 	id, batch := labels[record.RolloutIDLabel], labels[record.RolloutBatchLabel]
 	if id == "" && batch == "" {
-		return none
+		return plan.RolloutLabels{}
 	}
 	n, err := strconv.Atoi(batch)
 	if err != nil || strconv.Itoa(n) != batch {
 		n = -1 // no batch has this number, so the label is corrected
 	}
-	return unique.Make(plan.RolloutLabels{ID: id, Batch: n})
-}
-
-// Rollout returns the rollout that the pod's labels name.
-func (v *Pod) Rollout() plan.RolloutLabels {
-	if v.labelled == (unique.Handle[plan.RolloutLabels]{}) {
-		return plan.RolloutLabels{}
-	}
-	return v.labelled.Value()
+	return plan.RolloutLabels{ID: intern(id), Batch: n}
 }
 
 // remainsAt reports whether the pod remains part of its group at the revision; others are about to be replaced.
@@ -48,7 +39,7 @@ func distinctLabels(pods []*Pod, revision string) []plan.RolloutLabels {
 		if !pod.remainsAt(revision) {
 			continue
 		}
-		switch labels := pod.Rollout(); {
+		switch labels := pod.Rollout; {
 		case labels == plan.RolloutLabels{}:
 			bare = true
 		case !slices.Contains(all, labels):
@@ -67,5 +58,5 @@ func distinctLabels(pods []*Pod, revision string) []plan.RolloutLabels {
 
 // UnlabelledPod returns the first pod of a group that lacks the labels, nil if all that stay have it.
 func (g *Groups) UnlabelledPod(set types.NamespacedName, group string, t plan.LabelGroup) *Pod {
-	return firstByName(g.podsOf(set, group), func(p *Pod) bool { return p.remainsAt(t.Revision) && p.Rollout() != t.Labels })
+	return firstByName(g.podsOf(set, group), func(p *Pod) bool { return p.remainsAt(t.Revision) && p.Rollout != t.Labels })
 }
