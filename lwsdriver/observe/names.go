@@ -106,29 +106,24 @@ func successor(workload types.NamespacedName, rec *record.Record) (next types.Na
 	return types.NamespacedName{Namespace: workload.Namespace, Name: rec.Release.Successor}, true
 }
 
-// succeeded reports whether the successor of a workload is one in its own right: it has neither the labels of an added
-// workload, which any user may remove, nor the owner. Its own record names the workload as its predecessor.
-func (c *Caches) succeeded(s *Snapshot) bool {
+// readSuccessor reads the successor that the record of a workload names.
+//
+// It has succeeded if it is one in its own right: it has neither the labels of an added workload, which any user may remove, nor the owner, and
+// its own record names the workload as its predecessor. It is foreign if neither a release of the workload added it, nor its own record names
+// the workload. A successor that does not exist must have the name of the second set.
+func (c *Caches) readSuccessor(s *Snapshot) {
 	next, ok := successor(s.Key, s.Record)
 	if !ok {
-		return false
-	}
-	w := c.Workload(next)
-	return w != nil && StableKey(w) != s.Key && !metav1.IsControlledBy(w, s.StableObject) && succeeds(w, s.StableObject)
-}
-
-// successorForeign reports whether the record names a successor that is not the workload's: neither did a release add it, nor
-// does its own record name the workload as its predecessor. A successor that does not exist must have the name of the second set.
-func (c *Caches) successorForeign(s *Snapshot) bool {
-	next, ok := successor(s.Key, s.Record)
-	if !ok {
-		return false
+		return
 	}
 	w := c.Workload(next)
 	// Nothing but its name and the revision is left to check.
 	if w == nil {
 		revision := s.Record.Release.UpdateRevision
-		return !slices.Contains(s.Stable.Recorded, revision) || next.Name != s.CanaryName(revision)
+		s.SuccessorForeign = !slices.Contains(s.Stable.Recorded, revision) || next.Name != s.CanaryName(revision)
+		return
 	}
-	return (StableKey(w) != s.Key || ownerUID(w) != s.StableObject.UID) && !metav1.IsControlledBy(w, s.StableObject) && !succeeds(w, s.StableObject)
+	added, owned, succeeds := StableKey(w) == s.Key, metav1.IsControlledBy(w, s.StableObject), succeeds(w, s.StableObject)
+	s.Succeeded = !added && !owned && succeeds
+	s.SuccessorForeign = (!added || ownerUID(w) != s.StableObject.UID) && !owned && !succeeds
 }

@@ -75,8 +75,7 @@ func (o *Observer) readLeaderWorkerSet(s *Snapshot) {
 	// The names are compared with the revisions in s.Stable.
 	s.CanaryNameTaken = o.Caches.canaryNameTaken(s)
 	o.readAdded(s)
-	s.Succeeded = o.Caches.succeeded(s)
-	s.SuccessorForeign = o.Caches.successorForeign(s)
+	o.Caches.readSuccessor(s)
 	o.readHistory(s)
 	o.readUnsafeChanges(s)
 	// The autoscalers of a foreign successor are not the release's.
