@@ -45,7 +45,7 @@ type Pod struct {
 	// hostNetwork is true if that is its node's IP.
 	hostNetwork bool
 	size        int // pods of its group, from LWS's annotation; 0: not annotated
-	subdomain   subdomain
+	subdomain   string
 	// Rollout is the rollout that its labels name. Zero means none.
 	Rollout plan.RolloutLabels
 
@@ -78,7 +78,7 @@ func NewPod(pod *corev1.Pod) *Pod {
 	}
 	// With an unreadable size the workload's own is used.
 	v.size, _ = strconv.Atoi(pod.Annotations[lws.SizeAnnotationKey])
-	v.subdomain = subdomainOf(pod)
+	v.subdomain = intern(pod.Spec.Subdomain)
 	v.ready, v.since = podReady(pod)
 	if v.Terminating {
 		v.ready, v.terminatingReady = false, v.ready

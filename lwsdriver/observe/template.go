@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"slices"
 
-	corev1 "k8s.io/api/core/v1"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
@@ -47,25 +46,6 @@ func (c *Caches) sizes(w *lws.LeaderWorkerSet) map[string]int {
 	return all
 }
 
-// subdomain is the subdomainPolicy that a pod was built for.
-type subdomain int8
-
-const (
-	subdomainUnknown subdomain = iota
-	subdomainShared
-	subdomainOwn // of its group
-)
-
-func subdomainOf(pod *corev1.Pod) subdomain {
-	switch pod.Spec.Subdomain {
-	case "":
-		return subdomainUnknown
-	case pod.Labels[lws.SetNameLabelKey]:
-		return subdomainShared
-	}
-	return subdomainOwn
-}
-
 // built is what LWS built the pods of a group for.
 type built struct {
 	// sizes are the distinct sizes that LWS noted on them.
@@ -80,7 +60,7 @@ type built struct {
 // are of the group that it replaces.
 func builtFor(pods []*Pod, revision string) built {
 	b := built{alone: len(pods) == 1}
-	known := subdomainUnknown
+	known := ""
 	for _, p := range pods {
 		if !p.remainsAt(revision) {
 			continue
@@ -88,8 +68,8 @@ func builtFor(pods []*Pod, revision string) built {
 		if p.size > 0 && !slices.Contains(b.sizes, p.size) {
 			b.sizes = append(b.sizes, p.size)
 		}
-		if p.subdomain != subdomainUnknown {
-			b.apart = b.apart || known != subdomainUnknown && p.subdomain != known
+		if p.subdomain != "" {
+			b.apart = b.apart || known != "" && p.subdomain != known
 			known = p.subdomain
 		}
 	}
