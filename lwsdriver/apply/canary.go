@@ -10,7 +10,6 @@ import (
 	"slices"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
@@ -101,12 +100,7 @@ func (a *Applier) transferHistory(ctx context.Context, s *observe.Snapshot, t pl
 	if err != nil {
 		return false, fmt.Errorf("encode patch: %w", err)
 	}
-	got, err := a.core.AppsV1().ControllerRevisions(have.Namespace).
-		Patch(ctx, have.Name, types.MergePatchType, raw, metav1.PatchOptions{FieldManager: record.FieldManager})
-	if err != nil {
-		return false, fmt.Errorf("patch ControllerRevision %s/%s: %w", have.Namespace, have.Name, err)
-	}
-	return true, a.awaitRevision(ctx, got, true, s.Key, observe.KeyOf(to))
+	return a.patchRevision(ctx, have, raw, s.Key, observe.KeyOf(to))
 }
 
 // handOver makes the second set a workload under hold, in one request: it removes finalizer, owner and labels of an added

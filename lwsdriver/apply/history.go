@@ -30,11 +30,7 @@ func (a *Applier) saveRevision(ctx context.Context, s *observe.Snapshot, t plan.
 		if err != nil {
 			return false, err
 		}
-		got, err := client.Patch(ctx, have.Name, types.MergePatchType, patch, metav1.PatchOptions{FieldManager: record.FieldManager})
-		if err != nil {
-			return false, fmt.Errorf("patch ControllerRevision %s/%s: %w", have.Namespace, have.Name, err)
-		}
-		return true, a.awaitRevision(ctx, got, true, s.Key)
+		return a.patchRevision(ctx, have, patch, s.Key)
 	}
 	template, err := a.Template(s, t.Entry.Revision)
 	if err != nil {
@@ -57,6 +53,16 @@ func (a *Applier) saveRevision(ctx context.Context, s *observe.Snapshot, t plan.
 		return false, fmt.Errorf("create ControllerRevision %s/%s: %w", object.Namespace, object.Name, err)
 	}
 	return true, a.awaitRevision(ctx, got, false, s.Key)
+}
+
+// patchRevision sends a merge patch of a revision of the history, and returns once the cache shows it.
+func (a *Applier) patchRevision(ctx context.Context, have *observe.HistoryRevision, patch []byte, keys ...types.NamespacedName) (bool, error) {
+	got, err := a.core.AppsV1().ControllerRevisions(have.Namespace).
+		Patch(ctx, have.Name, types.MergePatchType, patch, metav1.PatchOptions{FieldManager: record.FieldManager})
+	if err != nil {
+		return false, fmt.Errorf("patch ControllerRevision %s/%s: %w", have.Namespace, have.Name, err)
+	}
+	return true, a.awaitRevision(ctx, got, true, keys...)
 }
 
 // awaitRevision is awaitVersion of a revision of the history.
