@@ -4,7 +4,6 @@
 package lwsdriver
 
 import (
-	"context"
 	"fmt"
 	"slices"
 	"strings"
@@ -19,16 +18,16 @@ import (
 
 // preview returns what preflight finds nearby and warns of what a release needs at its peak, and refuses a second set of groups that exceeds a
 // quota. It is called once, before the release begins: what a running release needs exists already or is being created.
-func (d *Driver) preview(ctx context.Context, s *observe.Snapshot, p *pb.ReleasePolicy) ([]*pb.Finding, []*pb.Warning, error) {
+func (d *Driver) preview(s *observe.Snapshot, p *pb.ReleasePolicy) ([]*pb.Finding, []*pb.Warning, error) {
 	if plan.UpToDate(s.Observation) {
 		return nil, smallWorkloadWarnings(s, p.GetStyle()), nil
 	}
-	return d.capacityFindings(ctx, s, p)
+	return d.capacityFindings(s, p)
 }
 
 // capacityFindings is preview for a release that has a new template. What is found about quotas and budgets is among the warnings.
-func (d *Driver) capacityFindings(ctx context.Context, s *observe.Snapshot, p *pb.ReleasePolicy) (found []*pb.Finding, warnings []*pb.Warning, err error) {
-	inventory, unread := d.nearby(ctx, s, p)
+func (d *Driver) capacityFindings(s *observe.Snapshot, p *pb.ReleasePolicy) (found []*pb.Finding, warnings []*pb.Warning, err error) {
+	inventory, unread := d.nearby(s, p)
 	warnings = smallWorkloadWarnings(s, p.GetStyle())
 	if err := unread[preflight.Budgets]; err != nil {
 		warnings = append(warnings, &pb.Warning{

@@ -153,7 +153,7 @@ func TestPreview(t *testing.T) {
 			if tt.change != nil {
 				tt.change(s)
 			}
-			_, got, err := d.preview(t.Context(), s, tt.policy)
+			_, got, err := d.preview(s, tt.policy)
 			if err != nil || codesOf(got) != tt.warns {
 				t.Fatalf("%s: warnings %q, %v, want %q", tt.reason, codesOf(got), err, tt.warns)
 			}
@@ -165,7 +165,7 @@ func TestPreview(t *testing.T) {
 // A second set that no quota holds is refused, with what is needed to act.
 func TestPreviewRefuses(t *testing.T) {
 	d, s := aboutToRelease(t, gpuQuota("100", "64"))
-	_, _, err := d.preview(t.Context(), s, blueGreen(false))
+	_, _, err := d.preview(s, blueGreen(false))
 	require.True(t, drivererr.Reason(err) == pb.ErrorReason_ERROR_REASON_QUOTA_EXCEEDED && status.Code(err) == codes.FailedPrecondition,
 		"error %v", err)
 	assert.Equal(t, "ResourceQuota default/gpus", drivererr.Metadata(err)["object"], "object")
@@ -192,7 +192,7 @@ func TestPreviewRefusesSlices(t *testing.T) {
 		{3, []string{"3 groups of prefill and 3 groups of decode (6 pods)", "requests.nvidia.com/gpu needs 48", "36 is left"}},
 	} {
 		s.Slices = tt.slices
-		_, _, err := d.preview(t.Context(), s, blueGreen(false))
+		_, _, err := d.preview(s, blueGreen(false))
 		if (err != nil) != (tt.refuses != nil) {
 			t.Errorf("%d slices: %v", tt.slices, err)
 			continue
@@ -216,13 +216,13 @@ func TestPreviewWithoutQuotas(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			d, s := aboutToReleaseWithout(t, "resourcequotas", tt.err)
-			if _, _, err := d.preview(t.Context(), s, blueGreen(false)); drivererr.Reason(err) != tt.want {
+			if _, _, err := d.preview(s, blueGreen(false)); drivererr.Reason(err) != tt.want {
 				t.Errorf("blue-green: %v, want %v", err, tt.want)
 			} else {
 				lwstest.ErrorContains(t, err, "ResourceQuotas of default", "policy.blue_green.force")
 			}
 			for _, p := range []*pb.ReleasePolicy{blueGreen(true), inBatches(pb.Style_STYLE_CANARY, "1")} {
-				if _, got, err := d.preview(t.Context(), s, p); err != nil || codesOf(got) != "ExtraCapacity QuotaUnknown" {
+				if _, got, err := d.preview(s, p); err != nil || codesOf(got) != "ExtraCapacity QuotaUnknown" {
 					t.Errorf("%s: %q, %v", p.GetStyle(), codesOf(got), err)
 				}
 			}

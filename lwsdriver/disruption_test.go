@@ -20,7 +20,7 @@ import (
 
 func TestPreviewWithoutBudgets(t *testing.T) {
 	d, s := aboutToReleaseWithout(t, "poddisruptionbudgets", apierrors.NewForbidden(schema.GroupResource{Resource: "poddisruptionbudgets"}, "", errors.New("no")))
-	if _, got, err := d.preview(t.Context(), s, inBatches(pb.Style_STYLE_PARTITION, "1")); err != nil || codesOf(got) != "BudgetsUnknown" {
+	if _, got, err := d.preview(s, inBatches(pb.Style_STYLE_PARTITION, "1")); err != nil || codesOf(got) != "BudgetsUnknown" {
 		t.Errorf("%q, %v", codesOf(got), err)
 	}
 }
@@ -33,7 +33,7 @@ func TestPreviewWithLargeBudget(t *testing.T) {
 	d, s := aboutToRelease(t, &policyv1.PodDisruptionBudget{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "wide"}, Spec: policyv1.PodDisruptionBudgetSpec{Selector: selects},
 	})
-	_, got, err := d.preview(t.Context(), s, inBatches(pb.Style_STYLE_PARTITION, "1"))
+	_, got, err := d.preview(s, inBatches(pb.Style_STYLE_PARTITION, "1"))
 	assert.True(t, err == nil && codesOf(got) == "BudgetsUnknown" && strings.Contains(got[0].GetMessage(), "PodDisruptionBudget wide is larger than 16 KiB"),
 		"%v, %v", got, err)
 }

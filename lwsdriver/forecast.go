@@ -49,7 +49,7 @@ func (d *Driver) Plan(ctx context.Context, req *pb.PlanRequest) (*pb.PlanRespons
 		return nil, err
 	}
 	in, warnings := d.forecastInput(s, req)
-	found, refused, more, err := d.obstacles(ctx, s, req.GetPolicy(), unrouted)
+	found, refused, more, err := d.obstacles(s, req.GetPolicy(), unrouted)
 	if err != nil {
 		return nil, err
 	}
@@ -159,9 +159,9 @@ func (d *Driver) runningTemplate(s *observe.Snapshot) (*record.Template, error) 
 
 // obstacles returns what preflight finds nearby, what Initialize would refuse, and what it would warn of. An error is not about the release.
 // Unrouted is that of checkTraffic.
-func (d *Driver) obstacles(ctx context.Context, s *observe.Snapshot, p *pb.ReleasePolicy, unrouted error) (found []*pb.Finding, blockers, warnings []*pb.Warning, err error) {
+func (d *Driver) obstacles(s *observe.Snapshot, p *pb.ReleasePolicy, unrouted error) (found []*pb.Finding, blockers, warnings []*pb.Warning, err error) {
 	begin := plan.Begin{Policy: p}
-	found, costs, errCosts := d.capacityFindings(ctx, s, p)
+	found, costs, errCosts := d.capacityFindings(s, p)
 	warnings = append(begin.Warnings(s.Observation), costs...)
 	for _, err := range append(begin.Obstacles(s.Observation), unrouted, errCosts) {
 		err = observe.ContractError(err)

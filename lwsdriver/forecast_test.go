@@ -108,7 +108,7 @@ func TestObstacles(t *testing.T) {
 			if tt.change != nil {
 				tt.change(s)
 			}
-			_, blockers, warnings, err := b.obstacles(t.Context(), s, tt.policy, b.checkTraffic(t.Context(), s, tt.policy))
+			_, blockers, warnings, err := b.obstacles(s, tt.policy, b.checkTraffic(t.Context(), s, tt.policy))
 			require.NoError(t, err)
 			if got := codesOf(blockers); got != tt.blocks {
 				t.Errorf("%s: blocked by %q, want %q: %v", tt.reason, got, tt.blocks, textOf(blockers))
@@ -134,7 +134,7 @@ func TestPlanOfGoneCaller(t *testing.T) {
 
 func TestObstaclesUnknown(t *testing.T) {
 	b, s := aboutToReleaseWithout(t, "resourcequotas", errors.New("boom"))
-	_, _, _, err := b.obstacles(t.Context(), s, blueGreen(false), nil)
+	_, _, _, err := b.obstacles(s, blueGreen(false), nil)
 	assert.Equal(t, codes.Internal, status.Code(err), "a quota that can't be read: %v", err)
 }
 

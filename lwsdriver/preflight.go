@@ -53,12 +53,8 @@ func (d *Driver) Preflight(ctx context.Context, req *pb.PreflightRequest) (*pb.P
 	if snapshot.Expect.LongestRequest == 0 {
 		snapshot.Unseen[preflight.LongestRequests] = preflight.LongestRequestUnknown
 	}
-	// A source that can't be read leaves its own checks undone, and no others.
-	for source, look := range d.sources(s, snapshot, req.GetSkipNodes()) {
-		if err := look(ctx); err != nil {
-			snapshot.Unseen[source] = err.Error()
-		}
-	}
+	d.readNearby(s, snapshot)
+	d.readAround(ctx, s, snapshot, req.GetSkipNodes())
 	if err := takeTurn(ctx, key); err != nil {
 		return nil, err
 	}
@@ -100,48 +96,35 @@ const sourceTimeout = 5 * time.Second
 
 // nearby returns what Plan and Initialize run preflight on, and why what of it could not be read: the workload, and the Services, budgets and
 // quotas of its namespace. The planner judges autoscalers, SetHeaderRoute judges routes, and nodes would be a list of the whole cluster.
-func (d *Driver) nearby(ctx context.Context, s *observe.Snapshot, p *pb.ReleasePolicy) (*preflight.Inventory, map[preflight.Source]error) {
-	inventory, unread := preflightOf(s, p), map[preflight.Source]error{}
+func (d *Driver) nearby(s *observe.Snapshot, p *pb.ReleasePolicy) (*preflight.Inventory, map[preflight.Source]error) {
+	inventory := preflightOf(s, p)
 	for _, source := range []preflight.Source{
 		preflight.Autoscalers, preflight.LongestRequests, preflight.Routes, preflight.Claims, preflight.Nodes,
 	} {
 		inventory.Unseen[source] = "judged elsewhere"
 	}
-	for source, look := range d.sources(s, inventory, true) {
-		if _, elsewhere := inventory.Unseen[source]; elsewhere {
-			continue
-		}
-		if err := look(ctx); err != nil {
-			unread[source], inventory.Unseen[source] = err, err.Error()
-		}
-	}
-	return inventory, unread
+	return inventory, d.readNearby(s, inventory)
 }
 
-// sources read the caches of what is nearby, and claims from the API server, once per call, and nodes once for all calls of half a minute.
-func (d *Driver) sources(s *observe.Snapshot, into *preflight.Inventory, skipNodes bool) map[preflight.Source]func(context.Context) error {
-	near := d.engine.Observer.Nearby
-	return map[preflight.Source]func(context.Context) error{
-		preflight.Services: readCached(&into.Services, near.Services, s.Key.Namespace),
-		preflight.Budgets:  readCached(&into.Budgets, near.Budgets, s.Key.Namespace),
-		preflight.Quotas:   readCached(&into.Quotas, near.Quotas, s.Key.Namespace),
-		preflight.Routes:   func(ctx context.Context) error { return d.readRoutes(ctx, s, into) },
-		preflight.Claims:   func(ctx context.Context) error { return d.readClaims(ctx, s, into) },
-		preflight.Nodes: func(ctx context.Context) error {
-			if skipNodes {
-				return errors.New("not requested")
-			}
-			return d.readNodes(ctx, into)
-		},
-	}
+// readNearby reads the caches of what is nearby, and returns why what of it could not be read.
+func (d *Driver) readNearby(s *observe.Snapshot, into *preflight.Inventory) map[preflight.Source]error {
+	near, unread := d.engine.Observer.Nearby, map[preflight.Source]error{}
+	into.Services, unread[preflight.Services] = near.Services(s.Key.Namespace)
+	into.Budgets, unread[preflight.Budgets] = near.Budgets(s.Key.Namespace)
+	into.Quotas, unread[preflight.Quotas] = near.Quotas(s.Key.Namespace)
+	into.NoteUnread(unread)
+	return unread
 }
 
-// readCached returns a function that reads a namespace from a cache.
-func readCached[T any](into *T, read func(namespace string) (T, error), namespace string) func(context.Context) error {
-	return func(context.Context) (err error) {
-		*into, err = read(namespace)
-		return err
+// readAround reads routes, claims from the API server, once per call, and nodes once for all calls of half a minute.
+func (d *Driver) readAround(ctx context.Context, s *observe.Snapshot, into *preflight.Inventory, skipNodes bool) {
+	unread := map[preflight.Source]error{
+		preflight.Routes: d.readRoutes(ctx, s, into), preflight.Claims: d.readClaims(ctx, s, into), preflight.Nodes: errors.New("not requested"),
 	}
+	if !skipNodes {
+		unread[preflight.Nodes] = d.readNodes(ctx, into)
+	}
+	into.NoteUnread(unread)
 }
 
 // readRoutes reads the policy's routes, and pools if it names one, from the caches, and waits for these. A missing route is not a finding: Initialize refuses it.

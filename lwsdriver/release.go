@@ -42,7 +42,7 @@ func (d *Driver) Initialize(ctx context.Context, req *pb.InitializeRequest) (*pb
 		if err := d.checkTraffic(ctx, s, req.GetPolicy()); err != nil {
 			return err
 		}
-		found, costs, err := d.preview(ctx, s, req.GetPolicy())
+		found, costs, err := d.preview(s, req.GetPolicy())
 		if err != nil {
 			return err
 		}

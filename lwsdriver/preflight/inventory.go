@@ -102,6 +102,15 @@ const (
 	LongestRequests Source = "the longest request"
 )
 
+// NoteUnread notes the sources that could not be read, by their errors. A source that was read has none.
+func (s *Inventory) NoteUnread(unread map[Source]error) {
+	for source, err := range unread {
+		if err != nil {
+			s.Unseen[source] = err.Error()
+		}
+	}
+}
+
 // replicas returns the number of groups in the spec, in all slices.
 func (s *Inventory) replicas() int { return replicasOf(s.Workload) * max(s.Slices, 1) }
 
