@@ -11,5 +11,5 @@
 // failure is a test, and a recording shows where another version decides otherwise. A [Recorder] writes entries while a
 // driver works, [Read] reads them, and [Entry.Replay] decides again.
 //
-// Recordings have no pod templates, and no annotations but Lockstep's own, unless the Recorder keeps them.
+// Recordings have no pod templates, and no annotations but Lockstep's own.
 package replay

@@ -32,20 +32,12 @@ var ErrLimit = errors.New("the recording has reached its limit")
 
 // Open opens a file to which a Recorder appends. If a driver that was killed left an incomplete line, it is ended.
 func Open(path string) (*os.File, error) {
-	file, err := os.OpenFile(path, os.O_APPEND|os.O_CREATE|os.O_RDWR, 0o600)
+	file, err := os.OpenFile(path, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("open the recording: %w", err)
 	}
-	size, err := file.Seek(0, io.SeekEnd)
-	if err == nil && size > 0 {
-		last := make([]byte, 1)
-		if _, err = file.ReadAt(last, size-1); err == nil && last[0] != '\n' {
-			_, err = file.WriteString("\n")
-		}
-	}
-	if err != nil {
-		return nil, errors.Join(fmt.Errorf("continue the recording %s: %w", path, err), file.Close())
-	}
+	// Read skips an empty line. If the disk is full, the first entry ends the recording.
+	_, _ = file.WriteString("\n")
 	return file, nil
 }
 
@@ -56,8 +48,6 @@ type Recorder struct {
 	To io.Writer
 	// Limit is the maximum number of bytes. Zero means DefaultLimit.
 	Limit int64
-	// Templates keeps pod templates and foreign annotations, which may contain secrets.
-	Templates bool
 	// Ended is called once with why the recording ended early, ErrLimit or an error of To. Nil means that nothing is.
 	Ended func(error)
 
@@ -69,10 +59,7 @@ type Recorder struct {
 
 // Record writes one decision. i is nil if the driver continued by itself, refusal is nil if the intent was accepted.
 func (r *Recorder) Record(o plan.Observation, i plan.Intent, d plan.Decision, refusal error) {
-	if !r.Templates {
-		o = redactObservation(o)
-		d.Action = redactAction(d.Action)
-	}
+	o, d.Action = redactObservation(o), redactAction(d.Action)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	// The first error ends the recording: with a gap it would not show what was decided.

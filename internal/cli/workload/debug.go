@@ -33,7 +33,7 @@ The driver inside this process decides as the driver at work does from the same 
 started, it may not know when groups first became ready. To record the driver at work itself, with its callers' requests,
 start it with --record FILE, whether in a command, a server or a plugin. Delete the file when you no longer need it.
 
-Pod templates are omitted, and annotations other than Lockstep's replaced by digests, unless --templates is set.`
+Pod templates are omitted, and annotations other than Lockstep's replaced by digests: no decision depends on them.`
 
 const replayAbout = `Repeat the decisions of a recording, and show which differ in this version of lockstep; messages are not compared. It
 needs no cluster. The exit code is 1 if a decision differs.`
@@ -54,7 +54,7 @@ func newRecordCommand(o *connect.Options) *cobra.Command {
 	f := session.Flags{RetryFor: session.ShortRetry, ReadOnly: true}
 	recorder := &replay.Recorder{To: o.Stdout}
 	// Its driver is inside this process, so it has no --address.
-	cmd := &cobra.Command{
+	return &cobra.Command{
 		Use:               "record NAME",
 		Short:             "Record a driver's observations of a workload and its decisions",
 		Long:              recordAbout,
@@ -67,8 +67,6 @@ func newRecordCommand(o *connect.Options) *cobra.Command {
 			return f.Run(cmd, &inside, args, func(s *session.Session) error { return recordRelease(s, recorder) })
 		},
 	}
-	cmd.Flags().BoolVar(&recorder.Templates, "templates", false, "keep pod templates and annotations, which may contain secrets")
-	return cmd
 }
 
 // recordRelease follows the workload until a release in flight ends.
