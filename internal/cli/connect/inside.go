@@ -26,10 +26,6 @@ import (
 // stopTimeout bounds the wait for a driver inside this process to stop. Its state is in the cluster, so none is lost.
 const stopTimeout = 2 * time.Second
 
-// stopGrace bounds the wait for Driver.Run when the process ends: the next driver resumes the work. client-go may take more
-// than a second to return while the API server is unreachable, and go-plugin kills a plugin after two.
-const stopGrace = 500 * time.Millisecond
-
 // Inside runs a driver behind a socket that only this user can access, so that a command behaves the same with and without
 // --address. The driver outlives ctx until Close, so that an interrupted command can still read the status.
 func Inside(ctx context.Context, o *Options, options ...plugin.Option) (*Link, error) {
@@ -124,7 +120,7 @@ func RunBeside(ctx context.Context, driver server.Driver, serve func(context.Con
 	ran := make(chan error, 1)
 	go func() {
 		// An error that comes from the stop itself is no failure.
-		err := runWithin(running, stopGrace, driver.Run)
+		err := driver.Run(running)
 		if err != nil && running.Err() == nil {
 			err = fmt.Errorf("run driver: %w", err)
 		} else {
@@ -137,24 +133,6 @@ func RunBeside(ctx context.Context, driver server.Driver, serve func(context.Con
 	err := serve(serving)
 	stopRunning()
 	return errors.Join(err, <-ran)
-}
-
-// runWithin waits for run, but returns nil when ctx has been done for the grace period.
-func runWithin(ctx context.Context, grace time.Duration, run func(context.Context) error) error {
-	// run may never return, and nothing else reads the channel then.
-	ran := make(chan error, 1)
-	go func() { ran <- run(ctx) }()
-	select {
-	case err := <-ran:
-		return err
-	case <-ctx.Done():
-	}
-	select {
-	case err := <-ran:
-		return err
-	case <-time.After(grace):
-		return nil
-	}
 }
 
 // whoamiTimeout bounds the question. Without an answer the first calls have no user.
