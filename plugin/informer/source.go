@@ -198,13 +198,18 @@ func (s *Source) stale() (since time.Time, why error) {
 // confirming returns a watch with the same events, each of which confirms the cache. An error is none. A watch that lists sends all objects
 // first, which the reflector keeps apart from the cache until a bookmark ends them.
 func (s *Source) confirming(from watch.Interface, lists bool) watch.Interface {
-	w := &confirmingWatch{Interface: from, events: make(chan watch.Event), stopped: make(chan struct{})}
+	events := make(chan watch.Event)
+	w := watch.NewProxyWatcher(events)
 	if !lists {
 		s.noteOpened()
 	}
 	go func() {
+		<-w.StopChan() // the reflector stops each watch, also one that has ended
+		from.Stop()
+	}()
+	go func() {
 		// The end is noted before the reflector finds the channel closed, and opens the next watch.
-		defer close(w.events)
+		defer close(events)
 		defer s.noteEnded()
 		for e := range from.ResultChan() {
 			switch bookmark := e.Type == watch.Bookmark; {
@@ -219,8 +224,8 @@ func (s *Source) confirming(from watch.Interface, lists bool) watch.Interface {
 			}
 			// The reflector may have stopped reading.
 			select {
-			case w.events <- e:
-			case <-w.stopped:
+			case events <- e:
+			case <-w.StopChan():
 				return
 			}
 		}
@@ -235,21 +240,6 @@ func (s *Source) noteEnded() {
 	if s.ended.IsZero() {
 		s.ended = time.Now()
 	}
-}
-
-type confirmingWatch struct {
-	watch.Interface
-
-	events  chan watch.Event
-	stopped chan struct{}
-	stop    sync.Once
-}
-
-func (w *confirmingWatch) ResultChan() <-chan watch.Event { return w.events }
-
-func (w *confirmingWatch) Stop() {
-	w.stop.Do(func() { close(w.stopped) })
-	w.Interface.Stop()
 }
 
 const (
