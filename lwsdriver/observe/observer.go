@@ -101,16 +101,12 @@ func (o *Observer) Run(ctx context.Context) {
 	defer o.prober.Close()
 	for _, i := range []*informer.Informer{o.Autoscalers.hpas, o.Autoscalers.scaled, o.History.informer, o.Disaggregated.sets, o.Disaggregated.bounds} {
 		i.Start() // before calls are served, which wait for what is pending
-		running.Go(func() { i.Run(ctx) })
 	}
-	// The other caches of DisaggregatedSets stay empty until Start, which the first set calls.
-	for _, i := range o.Disaggregated.informers()[2:] {
+	// The other caches of DisaggregatedSets stay empty until Start, which the first set calls, and those of Nearby until a call does.
+	for _, i := range append(o.Disaggregated.informers(), o.Autoscalers.hpas, o.Autoscalers.scaled, o.History.informer, o.Nearby.quotas, o.Nearby.budgets) {
 		running.Go(func() { i.Run(ctx) })
 	}
 	running.Go(func() { o.Freshness.Run(ctx) })
-	for _, i := range []*informer.Informer{o.Nearby.quotas, o.Nearby.budgets} {
-		running.Go(func() { i.Run(ctx) })
-	}
 	for _, i := range []cache.SharedIndexInformer{o.Caches.Workloads, o.Caches.Pods, o.Caches.revisions} {
 		running.Go(func() { i.RunWithContext(ctx) })
 	}
