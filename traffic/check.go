@@ -183,7 +183,7 @@ const nameAnotherService = "name another in " + policyField + ".canary_service"
 // A policy is read from an annotation of a workload, so any editor of the workload may have written it. Each object that it
 // names is therefore verified before the release's first write to it, by the same rules as in [Check]. The evidence of an
 // earlier write is on the objects themselves, which an editor of the workload can't change: the isolation, the labels of generated
-// objects, and the entry in managedFields. With it an object is restored whatever has become of it.
+// objects, and what names the canary in a route: the annotation, and added rules. With it an object is restored whatever has become of it.
 
 // distrustedError returns the error for an object that the policy names and that is neither marked by a release of the workload nor
 // fit to be used by one.
@@ -280,15 +280,15 @@ func (w World) verifyRoute(s Setup, r Route) error {
 		return nil
 	}
 	canary := w.canaryBackend(s)
-	written := slices.ContainsFunc(r.Object.GetManagedFields(), IsLockstepEntry)
-	leads, verified := r.leadsTo(b.isStable), w.stableVerified(s)
+	listed := slices.Contains(r.canaries(), b.key()) || slices.ContainsFunc(r.rules(), b.added)
+	serves, verified := r.leadsTo(b.isStable), w.stableVerified(s)
 	switch {
 	case canary != nil && madeFor(canary, s):
 		return nil
-	case canary == nil && written && (leads || verified):
+	case canary == nil && listed && (serves || verified):
 		return nil // the canary's backend was deleted
-	case canary != nil && written && leads && verified:
-		return nil // another object has taken its name
+	case canary != nil && canary.GetLabels()[RoleLabel] != RoleCanary && listed && serves && verified:
+		return nil // another object has taken its name, and none that another release generated
 	}
 	return distrustedError(s, r.Key, "its backendRefs to "+b.kind+" "+b.canary+" are not those of a canary")
 }

@@ -20,8 +20,8 @@
 //   - Ingress: the user's is never written.
 //   - HTTPRoute and GRPCRoute: spec.rules. The API defines it as an atomic list: one rule or one backendRef can't be owned,
 //     so a write replaces the list. It is computed from the present list and has its resourceVersion as precondition.
-//     Rules are handled as JSON, not as the types of one API version, so that unknown fields are kept. While a rule is split,
-//     an annotation lists the canary.
+//     Rules are handled as JSON, not as the types of one API version, so that unknown fields are kept. While a rule is split
+//     or mirrored, an annotation lists the canary.
 //
 // The field manager of all writes is "lockstep". During a release it owns the added selector key and spec.rules, so that a
 // server-side apply of other rules gets a conflict that names it; at the end it relinquishes both. Argo CD ignores the rules

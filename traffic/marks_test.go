@@ -26,10 +26,17 @@ func TestForgedPolicy(t *testing.T) {
 
 func forge(t *testing.T, rt *rapid.T, c *fakeCluster) {
 	t.Helper()
+	if rapid.Bool().Draw(rt, "shared") {
+		c.addBackends("evil", "missing")
+	}
 	if rapid.Bool().Draw(rt, "released") {
 		c.applyAll(Desired{Prepared: true})
 		c.ready()
-		c.applyAll(Desired{Weight: rapid.SampledFrom([]int{0, 50, 100}).Draw(rt, "share")})
+		d := drawDesired(rt)
+		if Supported(c.setup.Policy, d) != nil {
+			d = supported(d)
+		}
+		c.applyAll(d)
 	}
 	own := c.world.Stable.DeepCopy()
 	own.Name, own.Annotations = "evil", nil
@@ -42,7 +49,7 @@ func forge(t *testing.T, rt *rapid.T, c *fakeCluster) {
 
 	s, w := setupOf("evil"), c.world
 	s.Owner.UID = "evil"
-	s.Policy = c.setup.Policy
+	s.Policy, s.Shared = c.setup.Policy, c.setup.Policy.Routes
 	s.Policy.StableService = rapid.SampledFrom(names).Draw(rt, "stable")
 	s.Policy.CanaryService = rapid.SampledFrom(slices.DeleteFunc(names, func(n string) bool { return n == s.Policy.StableService })).Draw(rt, "canary")
 	w.Stable, w.Canary, w.StableReady = services[s.Policy.StableService], services[s.Policy.CanaryService], nil
@@ -71,5 +78,20 @@ func forge(t *testing.T, rt *rapid.T, c *fakeCluster) {
 	}
 	if v := Look(s, d, w); err != nil && (v.Stage != Blocked || v.Message == "") {
 		rt.Fatalf("%v: view %+v", err, v)
+	}
+}
+
+// addBackends adds Services to each rule of the routes that has backendRefs.
+func (c *fakeCluster) addBackends(services ...string) {
+	for _, r := range c.world.routes(c.setup) {
+		rules := objectList(cloneObject(r.Object.Object["spec"].(object)), "rules")
+		for _, rule := range rules {
+			for _, name := range services {
+				if refs := objectList(rule, "backendRefs"); len(refs) > 0 {
+					setRefs(rule, append(refs, object{"name": name, "port": int64(80), "weight": int64(1)}))
+				}
+			}
+		}
+		c.accept(r.with(c.t, anySlice(rules)))
 	}
 }

@@ -30,11 +30,9 @@ func (r Route) rules() []object {
 	return objectList(spec, "rules")
 }
 
-// splits reports whether any of the rules that no release added is split.
-func (b backend) splits(rules []object) bool {
-	return slices.ContainsFunc(rules, func(rule object) bool {
-		return !isAddedRule(rule) && slices.ContainsFunc(objectList(rule, "backendRefs"), b.isCanary)
-	})
+// shares reports whether any of the rules that no release added is split or mirrored.
+func (b backend) shares(rules []object) bool {
+	return slices.ContainsFunc(rules, func(rule object) bool { return !isAddedRule(rule) && ruleLeadsTo(rule, b.isCanary) })
 }
 
 // canaries returns the canaries that releases have added to the rules, see CanariesAnnotation.
@@ -64,9 +62,9 @@ func RoutePatch(r Route, s Setup, d Desired, shrinkOnly bool) (map[string]any, e
 	if excess := excessOf(rules, have); excess != "" {
 		return nil, unusableError("%s would have %s: remove a header route or the mirror, or move rules to another route of the policy", r.Key, excess)
 	}
-	// The annotation lists the canary while a rule is split. It still does if a user has restored the rules and they will be split again.
+	// The annotation lists the canary while it shares a rule. It still does if a user has restored the rules and it will share them again.
 	canaries := b.others
-	if d.Weight > 0 && slices.Contains(r.canaries(), b.key()) || b.splits(rules) {
+	if d.Weight+d.Mirror > 0 && slices.Contains(r.canaries(), b.key()) || b.shares(rules) {
 		canaries = slices.Sorted(slices.Values(append(slices.Clone(b.others), b.key())))
 	}
 	if reflect.DeepEqual(anySlice(have), anySlice(rules)) && slices.Equal(canaries, r.canaries()) {
@@ -112,10 +110,12 @@ func (r Route) ports(b backend) []int64 {
 
 // leadsTo reports whether any rule of the route sends or mirrors requests to such a backend.
 func (r Route) leadsTo(side func(ref object) bool) bool {
-	return slices.ContainsFunc(r.rules(), func(rule object) bool {
-		return slices.ContainsFunc(objectList(rule, "backendRefs"), side) ||
-			slices.ContainsFunc(objectList(rule, "filters"), func(filter object) bool { return mirrorsTo(filter, side) })
-	})
+	return slices.ContainsFunc(r.rules(), func(rule object) bool { return ruleLeadsTo(rule, side) })
+}
+
+func ruleLeadsTo(rule object, side func(ref object) bool) bool {
+	return slices.ContainsFunc(objectList(rule, "backendRefs"), side) ||
+		slices.ContainsFunc(objectList(rule, "filters"), func(filter object) bool { return mirrorsTo(filter, side) })
 }
 
 // RouteServes reports whether any rule of the route leads to the stable backend, so that it can be split.

@@ -191,7 +191,7 @@ const (
 	// IsolationAnnotation on the stable Service and pool lists, as JSON, the labels that the isolation added to the selector.
 	IsolationAnnotation = "lockstep.dev/isolation"
 
-	// CanariesAnnotation on a route lists the canaries that have a share of it: "Service/sglang-canary,Service/vllm-canary". The
+	// CanariesAnnotation on a route lists the canaries with a share or mirror of it: "Service/sglang-canary,Service/vllm-canary". The
 	// weights of a rule with a backendRef to one of them are multiplied.
 	CanariesAnnotation = "lockstep.dev/canaries"
 
