@@ -12,10 +12,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// madeFor reports whether an object is labelled as generated for this workload's canary.
+// madeFor reports whether an object is labelled as generated for this workload's canary, and not owned by one of another kind.
 func madeFor(o metav1.Object, s Setup) bool {
-	labels := o.GetLabels()
-	return labels[RoleLabel] == RoleCanary && labels[StableLabel] == s.Stable
+	labels, owner := o.GetLabels(), metav1.GetControllerOfNoCopy(o)
+	return labels[RoleLabel] == RoleCanary && labels[StableLabel] == s.Stable && (owner == nil || owner.Kind == s.Owner.Kind)
 }
 
 // ownedBy reports whether the object's controller is this very workload, by UID, not an earlier one with the same name.

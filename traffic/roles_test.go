@@ -59,6 +59,29 @@ func TestRolesAreIsolatedByRevision(t *testing.T) {
 		"the isolation of a LeaderWorkerSet with the set's name is the set's own")
 }
 
+// A DisaggregatedSet and a LeaderWorkerSet of one name do not own each other's objects.
+func TestKindsOfOneName(t *testing.T) {
+	t.Parallel()
+	c := newFakePool(t, map[string]string{"llm-d.ai/role": "decode"}, false).withIngress()
+	c.applyAll(prepared)
+	c.ready()
+	c.applyAll(Desired{Weight: 50})
+	s, w := setupOf("vllm", c.setup.Policy.Routes...), c.world
+	s.Policy, s.Owner.UID = c.setup.Policy, "same-name"
+	s.Policy.StableService, s.Policy.Pool = "evil", nil
+	w.Stable = readService(t, "service.yaml")
+	w.Stable.Name = "evil"
+	write, err := Next(s, Desired{}, w)
+	assert.NoError(t, err)
+	assert.Nil(t, write, "the LeaderWorkerSet's release writes %v", write)
+	w.StableReady = []string{"vllm-0"}
+	checkSays(t, "the name of the set's canary", Check(s, w), pb.ErrorReason_ERROR_REASON_NAME_TAKEN, []string{"Service default/vllm-canary"})
+	c.world.Canary.OwnerReferences = nil
+	write, err = Next(c.setup, Desired{Prepared: true}, c.world)
+	require.NoError(t, err)
+	assert.NotNil(t, write, "an object without an owner is kept")
+}
+
 var prepared = Desired{Prepared: true}
 
 // Leaders of both sides are known by their names, with and without the number of a slice.
