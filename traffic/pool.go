@@ -158,8 +158,8 @@ type poolParent struct {
 }
 
 // unverifiedPool returns which of the gateways has not accepted the present generation of the pool, and why. Both are empty if all have. The
-// condition ResolvedRefs may be missing, but must not be false.
-func unverifiedPool(pool *unstructured.Unstructured, gateways []gateway.ParentReference) (reason, message string) {
+// condition ResolvedRefs may be missing, but must not be false if all must serve.
+func unverifiedPool(pool *unstructured.Unstructured, gateways []gateway.ParentReference, allServe bool) (reason, message string) {
 	var s poolStatus
 	key := Key{KindInferencePool, pool.GetName()}
 	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(pool.Object, &s); err != nil {
@@ -171,18 +171,18 @@ func unverifiedPool(pool *unstructured.Unstructured, gateways []gateway.ParentRe
 		if at < 0 {
 			return ReasonPoolNotObserved, fmt.Sprintf("%s: %s has not reported a status yet", key, g.Name)
 		}
-		if reason, message := parents[at].unverified(pool.GetGeneration()); reason != "" {
+		if reason, message := parents[at].unverified(pool.GetGeneration(), allServe); reason != "" {
 			return reason, fmt.Sprintf("%s: %s %s", key, g.Name, message)
 		}
 	}
 	return "", ""
 }
 
-func (p poolParent) unverified(generation int64) (reason, message string) {
+func (p poolParent) unverified(generation int64, allServe bool) (reason, message string) {
 	resolves := apimeta.FindStatusCondition(p.Conditions, poolResolvedRefs) != nil
 	return unmetCondition(p.Conditions, generation, ReasonPoolNotObserved, []expected{
 		{poolAccepted, metav1.ConditionTrue, ReasonPoolNotAccepted, true, false},
-		{poolResolvedRefs, metav1.ConditionTrue, ReasonPoolRefsNotResolved, resolves, false},
+		{poolResolvedRefs, metav1.ConditionTrue, ReasonPoolRefsNotResolved, resolves, !allServe},
 	})
 }
 
@@ -212,6 +212,10 @@ func isGateway(ref gateway.ParentReference) bool {
 
 // unverifiedPools returns the pool that a gateway has not accepted. A gateway reports on a pool only while a route leads to it.
 func unverifiedPools(s Setup, d Desired, w World) (reason, message string) {
+	return w.unverifiedPools(s, d, true)
+}
+
+func (w World) unverifiedPools(s Setup, d Desired, allServe bool) (reason, message string) {
 	if s.Policy.Pool == nil || !d.Isolated && !d.Prepared {
 		return "", ""
 	}
@@ -223,7 +227,7 @@ func unverifiedPools(s Setup, d Desired, w World) (reason, message string) {
 		if side.pool == nil {
 			continue
 		}
-		if reason, message := unverifiedPool(side.pool, w.gateways(s, side.is)); reason != "" {
+		if reason, message := unverifiedPool(side.pool, w.gateways(s, side.is), allServe); reason != "" {
 			return reason, message
 		}
 	}

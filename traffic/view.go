@@ -44,8 +44,8 @@ type View struct {
 	// Pinned: the stable Service and pool are pinned as desired.
 	Pinned bool
 	// Withdrawn: the canary's share is no larger than desired, and every gateway has accepted that. It may be true while
-	// another write is Blocked, and while a route has another backendRef that does not exist: neither sends requests to the
-	// canary.
+	// another write is Blocked, and while a route has another backendRef that does not exist, or a pool no endpoint picker: none
+	// sends requests to the canary.
 	Withdrawn bool
 }
 
@@ -165,15 +165,16 @@ func isAcknowledged(s Setup, d Desired, w World) bool {
 	return reason == ""
 }
 
-// acceptedByGateways is acknowledged, except that it ignores unresolved backendRefs, dropped rules and missing routes.
+// acceptedByGateways is acknowledged, except that it ignores unresolved references, dropped rules and missing routes.
 func acceptedByGateways(s Setup, d Desired, w World) bool {
 	for _, r := range w.routes(s) {
 		if reason, _ := unverifiedRoute(r, false); reason != "" {
 			return false
 		}
 	}
-	reason, _ := firstReason(s, d, w, unverifiedIngresses, unverifiedPools)
-	return reason == ""
+	ingresses, _ := unverifiedIngresses(s, d, w)
+	pools, _ := w.unverifiedPools(s, d, false)
+	return ingresses == "" && pools == ""
 }
 
 func firstReason(s Setup, d Desired, w World, parts ...func(Setup, Desired, World) (string, string)) (reason, message string) {
