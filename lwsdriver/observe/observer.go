@@ -44,12 +44,12 @@ type Observer struct {
 
 	prober prober
 	config Config
+	// policies are those that keepPolicy remembers.
+	policies cache.Indexer
 
 	mu    sync.Mutex
 	known map[types.NamespacedName]known
 	asked map[types.NamespacedName]asked
-	// policies are the traffic policies of releases in place.
-	policies map[types.NamespacedName]keptPolicy
 }
 
 // Config is what an Observer needs.
@@ -79,7 +79,7 @@ type Config struct {
 func New(c Config) *Observer {
 	o := &Observer{
 		config: c, known: map[types.NamespacedName]known{},
-		asked: map[types.NamespacedName]asked{}, policies: map[types.NamespacedName]keptPolicy{},
+		asked: map[types.NamespacedName]asked{}, policies: newPolicies(),
 	}
 	o.Caches = o.newCaches()
 	o.Disaggregated = o.newSets()

@@ -11,6 +11,7 @@ import (
 	"google.golang.org/protobuf/encoding/protojson"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/cache"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
@@ -76,55 +77,54 @@ func deletedWorkload(key types.NamespacedName, uid types.UID) *lws.LeaderWorkerS
 // or the record is: such a release adds no object that could carry it. In memory only: a driver that starts later reads that of a
 // DisaggregatedSet from its bounds, and does not know the other.
 func (o *Observer) keepPolicy(s *Snapshot) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	switch kept, ok := o.policies[s.Key]; {
+	switch kept := o.policyOf(s.Key); {
 	case s.Record != nil && s.Record.Release != nil:
 		r := s.Record.Release
-		delete(o.policies, s.Key)
-		if !plan.InPlace(s.Policy.Style) && s.Set == nil {
-			return
-		}
-		if s.Policy.Traffic == nil && kept.release == r.ID {
+		keeps := plan.InPlace(s.Policy.Style) || s.Set != nil
+		if keeps && s.Policy.Traffic == nil && kept != nil && kept.release == r.ID {
 			s.Policy.Traffic = kept.policy // it was edited out of the record: a policy does not change during a release
 		}
-		if s.Policy.Traffic == nil {
+		if !keeps || s.Policy.Traffic == nil {
+			o.ForgetPolicy(s.Key)
 			return
 		}
-		o.policies[s.Key] = keptPolicy{s.Policy.Traffic, s.StableObject.UID, r.ID, r.EntryRole}
-	case ok && s.Set != nil:
+		_ = o.policies.Update(&keptPolicy{s.Key, s.Policy.Traffic, s.StableObject.UID, r.ID, r.EntryRole}) // it has a key
+	case kept != nil && s.Set != nil:
 		s.Policy.Traffic = kept.policy
 		s.setEntryRole(kept.entry)
 	case s.BoundsObject != nil:
 		s.Policy.Traffic, _, _ = trafficPolicyOn(s.BoundsObject)
-	case ok && s.activeCanary() == "":
+	case kept != nil && s.activeCanary() == "":
 		// An added workload carries a policy of its own. Without one the release was in place.
 		s.Policy.Traffic, s.Policy.Style = kept.policy, pb.Style_STYLE_PARTITION
 	}
 }
 
-// keptPolicy is the traffic policy of a release, the UID of its workload, its ID, and its entry role.
+// keptPolicy is the traffic policy of a workload's release, the UID of the workload, the release's ID, and its entry role.
 type keptPolicy struct {
+	workload       types.NamespacedName
 	policy         *traffic.Policy
 	of             types.UID
 	release, entry string
 }
 
-// ForgetPolicy drops the traffic policy that is remembered of a release in place.
-func (o *Observer) ForgetPolicy(key types.NamespacedName) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	delete(o.policies, key)
+// newPolicies returns a store of kept policies by their workload, with an index by the objects that carry its requests.
+func newPolicies() cache.Indexer {
+	key := func(kept any) (string, error) { return kept.(*keptPolicy).workload.String(), nil }
+	carriers := func(kept *keptPolicy) []string { return carriersBy(kept.policy, kept.workload.Namespace) }
+	return cache.NewIndexer(key, cache.Indexers{trafficIndex: informer.Index(carriers)})
 }
 
-// policyOf returns the kept policy of a deleted workload, nil if there is none.
+// ForgetPolicy drops the traffic policy that is remembered of a release in place.
+func (o *Observer) ForgetPolicy(key types.NamespacedName) {
+	_ = o.policies.Delete(&keptPolicy{workload: key}) // it has a key
+}
+
+// policyOf returns the kept policy of a workload, nil if there is none.
 func (o *Observer) policyOf(key types.NamespacedName) *keptPolicy {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if kept, ok := o.policies[key]; ok {
-		return &kept
-	}
-	return nil
+	kept, _, _ := o.policies.GetByKey(key.String())
+	policy, _ := kept.(*keptPolicy)
+	return policy
 }
 
 // readCanaryPolicy reads the traffic policy from the added workloads of a release whose record was removed.
@@ -233,16 +233,26 @@ func trafficKey(namespace, kind, name string) string { return namespace + "/" + 
 
 // carriersOf returns the objects that carry a workload's requests: by the traffic policy in the record, which stays until the next release
 // begins, and by that on added workloads, which may be the only one left.
-func carriersOf(w *lws.LeaderWorkerSet) (keys []string) {
+func carriersOf(w *lws.LeaderWorkerSet) []string {
 	policy := recordedTraffic(w)
 	if _, added := AddedTo(w); added {
 		policy, _, _ = trafficPolicyOn(w) // an observation returns the error
 	}
+	return carriersBy(policy, w.Namespace)
+}
+
+// carriersOfBounds is carriersOf for the bounds of a DisaggregatedSet, which outlive its record and the set.
+func carriersOfBounds(b *BoundsObject) []string {
+	policy, _, _ := trafficPolicyOn(b)
+	return carriersBy(policy, b.Namespace)
+}
+
+func carriersBy(policy *traffic.Policy, namespace string) (keys []string) {
 	if policy == nil {
 		return nil
 	}
 	for _, o := range (traffic.Setup{Policy: *policy}).Objects() {
-		keys = append(keys, trafficKey(w.Namespace, o.Kind, o.Name))
+		keys = append(keys, trafficKey(namespace, o.Kind, o.Name))
 	}
 	return keys
 }
@@ -263,17 +273,28 @@ func recordedTraffic(w *lws.LeaderWorkerSet) *traffic.Policy {
 
 // workloadsRoutedBy returns the user's workloads whose requests an object carries. Without a name it returns all that route requests.
 func (o *Observer) workloadsRoutedBy(namespace, kind, name string) []types.NamespacedName {
-	keys := []string{trafficKey(namespace, kind, name)}
-	if name == "" {
-		keys = append(o.Caches.Workloads.GetIndexer().ListIndexFuncValues(trafficIndex), o.Disaggregated.sets.GetIndexer().ListIndexFuncValues(trafficIndex)...)
-	}
 	var out []types.NamespacedName
-	for _, key := range keys {
-		for _, w := range informer.List[*lws.LeaderWorkerSet](o.Caches.Workloads, trafficIndex, key) {
-			out = append(out, StableKey(w))
+	for _, index := range []cache.Indexer{
+		o.Caches.Workloads.GetIndexer(), o.Disaggregated.sets.GetIndexer(), o.Disaggregated.bounds.GetIndexer(), o.policies,
+	} {
+		keys := []string{trafficKey(namespace, kind, name)}
+		if name == "" {
+			keys = index.ListIndexFuncValues(trafficIndex)
 		}
-		for _, set := range informer.List[*Set](o.Disaggregated.sets, trafficIndex, key) {
-			out = append(out, set.Key())
+		for _, key := range keys {
+			routed, _ := index.ByIndex(trafficIndex, key)
+			for _, of := range routed {
+				switch of := of.(type) {
+				case *lws.LeaderWorkerSet:
+					out = append(out, StableKey(of))
+				case *Set:
+					out = append(out, of.Key())
+				case *BoundsObject:
+					out = append(out, of.key())
+				case *keptPolicy:
+					out = append(out, of.workload)
+				}
+			}
 		}
 	}
 	return out

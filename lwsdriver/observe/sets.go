@@ -142,6 +142,7 @@ func (o *Observer) newSets() *Sets {
 	})
 	s.sets = informer.New(sets)
 	bounds := config(BoundsResource, client.Resource(BoundsResource).Namespace(namespace), "")
+	bounds.Indexers = cache.Indexers{trafficIndex: informer.Index(carriersOfBounds)}
 	bounds.Transform, bounds.Handler = informer.Transform(stripBounds), informer.OnKeys((*BoundsObject).key, o.changed)
 	s.bounds = informer.New(bounds)
 	scalers := config(RoleScalersResource, client.Resource(RoleScalersResource).Namespace(namespace), "")

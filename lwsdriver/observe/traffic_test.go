@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
@@ -155,6 +156,9 @@ func TestPolicyInPlaceOutlivesRecord(t *testing.T) {
 	assert.True(t, s.Setup != nil && s.Setup.Policy.StableService == "vllm" && s.Setup.InPlace(), "the record is removed: setup %+v", s.Setup)
 	d := plan.Requests(s.Observation)
 	assert.True(t, cmp.Equal(d, traffic.Desired{}), "requests without a record: %+v", d)
+	routed := func() []types.NamespacedName { return b.workloadsRoutedBy("default", traffic.KindHTTPRoute, "llm") }
+	assert.Contains(t, routed(), lwstest.VLLM, "without a record no change of the route is seen")
+	assert.Contains(t, b.workloadsRoutedBy("", traffic.KindHTTPRoute, ""), lwstest.VLLM, "nor that routes can be read")
 	kept := b.policyOf(lwstest.VLLM)
 	assert.True(t, kept != nil && kept.of == "stable", "kept for a workload that is being deleted: %+v", kept)
 	b.cache(lwstest.RoutedInPlace(t, withoutTraffic(t)))
@@ -167,9 +171,22 @@ func TestPolicyInPlaceOutlivesRecord(t *testing.T) {
 	b.look()
 	assert.Nil(t, b.policyOf(lwstest.VLLM), "the policy of an earlier release is kept beside the next")
 
+	assert.NotContains(t, routed(), lwstest.VLLM, "the route of an earlier release")
+
 	another := newFixture(t, lwstest.Unrecorded())
 	s = another.look()
 	assert.Nil(t, s.Setup, "a driver that never saw it: %+v", s.Setup)
+}
+
+// The bounds of a DisaggregatedSet name what carries its requests, also without its record, or after the set.
+func TestCarriedByBounds(t *testing.T) {
+	b := newFixture(t)
+	object, err := BoundsFor(&Set{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "llm"}}, plan.Bounds{Routes: "r"}, `{"stableService": "llm", "httpRoutes": ["pd"]}`)
+	require.NoError(t, err)
+	require.NoError(t, b.Disaggregated.bounds.GetIndexer().Add(stripBounds(object)))
+	want := []types.NamespacedName{KeyFor(KindSet, "default", "llm")}
+	assert.Equal(t, want, b.workloadsRoutedBy("default", traffic.KindHTTPRoute, "pd"))
+	assert.Empty(t, b.workloadsRoutedBy("default", traffic.KindHTTPRoute, "llm"))
 }
 
 // showGroups shows a leader for each revision, as groups 0, 1 and so on.
