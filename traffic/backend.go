@@ -21,6 +21,7 @@ type backend struct {
 	namespace      string
 	stable, canary string
 	others         []string // canaries of other releases, from CanariesAnnotation of the route
+	http           bool     // the route is an HTTPRoute
 }
 
 func (b backend) isStable(ref object) bool { return b.names(ref, b.stable) }

@@ -40,9 +40,10 @@ func (r Route) canaries() []string {
 	return strings.FieldsFunc(r.Object.GetAnnotations()[CanariesAnnotation], func(c rune) bool { return c == ',' })
 }
 
-// backend returns the release's backend, with the canaries of other releases in the route.
+// backend returns the release's backend, with the canaries of other releases in the route, and its kind.
 func (r Route) backend(s Setup) backend {
 	b := s.backend()
+	b.http = r.Key.Kind == KindHTTPRoute
 	b.others = slices.DeleteFunc(r.canaries(), func(key string) bool { return key == b.key() })
 	return b
 }

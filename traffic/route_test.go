@@ -191,6 +191,28 @@ func TestHeaderRouteForNamedRule(t *testing.T) {
 	assert.Equal(t, 1, strings.Count(after, "x-canary=yes"), "want the header rule of the rule without a name only:\n%s", after)
 }
 
+// TestEmptyMatches: the header rule of a rule with an empty list of matches is known with what the API server adds to it.
+func TestEmptyMatches(t *testing.T) {
+	for kind, added := range map[string]object{
+		KindHTTPRoute: {"path": object{"type": "PathPrefix", "value": "/"}}, // the API server gives each match a path
+		KindGRPCRoute: {},
+	} {
+		r, s := readRoute(t, strings.ToLower(kind)+".yaml"), setupOf("vllm")
+		user := r.with(t, []any{object{"matches": []any{}, "backendRefs": []any{object{"name": "vllm", "port": int64(80), "weight": int64(1)}}}})
+		header := Desired{HeaderRoutes: []HeaderRoute{{Name: "beta", Matches: []HeaderMatch{{Name: "x-canary", Value: "yes"}}}}}
+		got := apply(t, user, s, header)
+		match := objectList(got.rules()[0], "matches")[0]
+		for field, value := range added {
+			match[field] = value
+		}
+		_, grows, err := desiredRoute(got, s, header)
+		require.NoError(t, err)
+		_, shrinks, err := shrunkRoute(got, s, header)
+		assert.True(t, !grows && !shrinks && err == nil, "%s: written again: %t, %t, %v", kind, grows, shrinks, err)
+		assert.Equal(t, user, apply(t, got, s, Desired{}), "%s is not restored", kind)
+	}
+}
+
 // TestRouteLimits: what no API server accepts is refused before it is written, unless the route has as much already.
 func TestRouteLimits(t *testing.T) {
 	user, s := readRoute(t, "httproute.yaml"), setupOf("vllm", Key{KindHTTPRoute, "llm"})

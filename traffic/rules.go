@@ -64,7 +64,7 @@ func (b backend) renderShrunk(parts []part, d Desired, have []object) ([]object,
 
 // hasHeaderRule reports whether the current rules have the header route for the requests of one of the user's rules, and may keep it.
 func (b backend) hasHeaderRule(have []object, rule object, h HeaderRoute) bool {
-	matches, err := combineMatches(objectList(rule, "matches"), h)
+	matches, err := b.combineMatches(rule, h)
 	return err == nil && checkUnnamed(rule, h) == nil && slices.ContainsFunc(have, func(other object) bool {
 		return b.added(other) && strings.HasSuffix(stringField(other, "name", ""), "."+h.Name) && reflect.DeepEqual(objectList(other, "matches"), matches)
 	})
@@ -194,7 +194,7 @@ func (b backend) added(rule object) bool {
 func (b backend) headerRules(rule object, prefix string, routes []HeaderRoute) ([]object, error) {
 	var out []object
 	for _, route := range routes {
-		matches, err := combineMatches(objectList(rule, "matches"), route)
+		matches, err := b.combineMatches(rule, route)
 		if err != nil {
 			return nil, err
 		}
@@ -230,9 +230,13 @@ func byName(a, b object) int {
 
 // combineMatches returns the matches for requests that match one of the rule's and have all headers of the route. A rule
 // without matches matches every request.
-func combineMatches(matches []object, route HeaderRoute) ([]object, error) {
+func (b backend) combineMatches(rule object, route HeaderRoute) ([]object, error) {
+	matches := objectList(rule, "matches")
 	if len(matches) == 0 {
 		matches = []object{{}}
+		if b.http { // as the API server defaults it, so that the added rule is found again
+			matches = []object{{"path": object{"type": "PathPrefix", "value": "/"}}}
+		}
 	}
 	out := make([]object, 0, len(matches))
 	for _, m := range matches {
