@@ -108,9 +108,10 @@ func childLeaders(set, revisions, role string) *regexp.Regexp {
 }
 
 // foreignPod returns a ready endpoint of the stable Service that is a leader neither of the workload nor of a canary of it, ""
-// if there is none.
+// if there is none. A canary's name ends in characters of LWS's hashes, which have few letters so that they are no words: llm-server is another
+// workload.
 func (w World) foreignPod(s Setup) string {
-	own := regexp.MustCompile("^(" + regexp.QuoteMeta(s.Stable) + "|" + regexp.QuoteMeta(s.Canary) + "|" + regexp.QuoteMeta(s.Stable) + "-[a-z0-9]{6})-[0-9]+$")
+	own := regexp.MustCompile("^(" + regexp.QuoteMeta(s.Stable) + "|" + regexp.QuoteMeta(s.Canary) + "|" + regexp.QuoteMeta(s.Stable) + "-[bcdfghjklmnpqrstvwxz2456789]{6})-[0-9]+$")
 	if role := s.StablePin[disaggregated.RoleLabelKey]; role != "" {
 		own = childLeaders(s.Stable, "[0-9a-f]{8}", role)
 	}
