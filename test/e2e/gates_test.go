@@ -9,9 +9,12 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
+	"net/http"
 	"net/http/httptest"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -22,6 +25,7 @@ import (
 
 	"github.com/lockstep-rollouts/lockstep/internal/gate"
 	"github.com/lockstep-rollouts/lockstep/internal/host/view"
+	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/await"
 	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/files"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 	"github.com/lockstep-rollouts/lockstep/test/cluster"
@@ -205,5 +209,42 @@ func TestGatesWithoutAnswer(t *testing.T) {
 	assert.Equal(t, 1, code, "without Prometheus: exit code %d\n%s", code, out)
 	if after := m.ownWrites(); len(after) != len(before) {
 		t.Errorf("without Prometheus the driver wrote %q", after[len(before):])
+	}
+}
+
+// The template http-errors needs the status of requests in one of its labels. Without it there is no data, and no success.
+//
+// Proves: Gates: a pause, no data, no answer.
+func TestGateOfHTTPErrors(t *testing.T) {
+	t.Parallel()
+	var scrapes atomic.Int64
+	target := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		n := scrapes.Add(1)
+		for name, label := range map[string]string{"words": `status=%q`, "codes": `code="%.1s00"`, "groups": `status=%q,other="a"`, "other": `status_code="%.1s00"`} {
+			good, bad := "2xx", "5xx"
+			if name == "words" {
+				good, bad = "success", "error"
+			}
+			const series = `http_requests_total{namespace="a",leaderworkerset_sigs_k8s_io_name=%q,leaderworkerset_sigs_k8s_io_template_revision_hash="new",%s} %d` + "\n"
+			fmt.Fprintf(w, series+series, name, fmt.Sprintf(label, good), 3*n, name, fmt.Sprintf(label, bad), n)
+		}
+	}))
+	t.Cleanup(target.Close)
+	url, stop, err := cluster.StartPrometheus(t.Context(), t.TempDir(), strings.TrimPrefix(target.URL, "http://"))
+	require.NoError(t, err)
+	t.Cleanup(stop)
+	server, err := gate.NewPrometheus(url, "")
+	require.NoError(t, err)
+	g, err := gate.Template("http-errors")
+	require.NoError(t, err)
+	measure := func(name string) gate.Measurement {
+		return server.Measure(t.Context(), g, gate.Subject{Namespace: "a", Name: name, UpdateRevision: "new"})
+	}
+	for _, name := range []string{"codes", "groups"} {
+		await.True(t, "a rate of "+name, func() bool { return measure(name).Value != nil })
+		assert.InDelta(t, 0.25, *measure(name).Value, 0.01, "the share of failed requests by %s", name)
+	}
+	for _, name := range []string{"words", "other"} {
+		assert.Contains(t, measure(name).Problem, "no data", "by %s", name)
 	}
 }
