@@ -10,7 +10,6 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/observe"
-	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
@@ -40,8 +39,9 @@ var releaseState = newDesc("release_state", "1 for the state of the release in p
 var releaseGauges = []releaseGauge{
 	countGauge("workload_replicas", "Requested groups.", func(o observed) int32 { return o.GetReplicas() }),
 	countGauge("workload_ready_groups", "Ready groups of all revisions, added ones included.", observed.readyGroups),
-	countGauge("workload_max_unavailable_groups", "How many requested groups may be unavailable at a time: the workload's own maxUnavailable, at least 1.",
-		func(o observed) int32 { return toInt32(plan.Tolerated(o.Record.Saved, int(o.GetReplicas()))) }),
+	countGauge("workload_max_unavailable_groups", "How many requested groups may be unavailable at a time: the workload's own maxUnavailable, at least 1. Of a "+
+		"DisaggregatedSet, units: what maxUnavailable of its roles allows in all slices.",
+		func(o observed) int32 { return toInt32(o.Tolerated(int(o.GetReplicas()))) }),
 	{newDesc("workload_hold_drifted", "1 while another client's rolling update configuration is in effect instead of the driver's."),
 		func(o observed) (float64, bool) {
 			if record.SameRolling(o.Stable.Rolling, o.Record.LastSet()) {

@@ -19,6 +19,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes/fake"
 	"k8s.io/utils/ptr"
 
@@ -94,6 +96,49 @@ func readyGroups(s *observe.Snapshot) int {
 	return n
 }
 
+// A set lacks as many units as maxUnavailable of its roles allows, in each slice.
+func TestSetMetrics(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct{ prefill, decode, slices, want int64 }{{0, 0, 1, 1}, {2, 0, 1, 2}, {0, 1, 1, 2}, {2, 1, 2, 4}} {
+		b, generic := newSetFixture(t)
+		object, err := generic.Tracker().Get(observe.SetsResource, "default", "llm")
+		require.NoError(t, err)
+		set, _ := object.(*unstructured.Unstructured)
+		roles, _, _ := unstructured.NestedSlice(set.Object, "spec", "roles")
+		for i, n := range []int64{tt.prefill, tt.decode} {
+			role, _ := roles[i].(map[string]any)
+			require.NoError(t, unstructured.SetNestedField(role, n, "spec", "rolloutStrategy", "rollingUpdateConfiguration", "maxUnavailable"))
+		}
+		require.NoError(t, unstructured.SetNestedField(set.Object, roles, "spec", "roles"))
+		require.NoError(t, unstructured.SetNestedField(set.Object, tt.slices, "spec", "slices"))
+		encoded, err := new(record.Record).Encode()
+		require.NoError(t, err)
+		set.SetAnnotations(map[string]string{record.RecordAnnotation: encoded})
+		require.NoError(t, generic.Tracker().Update(observe.SetsResource, set, "default"))
+		b.run()
+		key := observe.KeyFor(observe.KindSet, "default", "llm")
+		found := func(children int) {
+			b.eventually("the set is found", func() bool {
+				s, err := b.engine.Observe(key)
+				return b.Synced() && err == nil && len(s.Children) == children
+			})
+		}
+		found(2)
+		if tt.slices > 1 {
+			for _, role := range []string{"prefill", "decode"} {
+				second := b.engine.Observer.Caches.Workload(observe.KeyFor("", "default", "llm-0123abcd-"+role)).DeepCopy()
+				second.Name, second.Labels["disaggregatedset.x-k8s.io/slice"] = "llm-1-0123abcd-"+role, "1"
+				b.cache(second)
+			}
+			found(4)
+		}
+		registry := prometheus.NewPedanticRegistry()
+		registry.MustRegister(releaseMetrics{b.Driver})
+		got := scrapeOf(t, registry, key)
+		assert.InDelta(t, tt.want, got["lockstep_workload_max_unavailable_groups"], 0, "%+v: %v", tt, got)
+	}
+}
+
 var update = flag.Bool("update", false, "write docs/reference-metrics.md")
 
 // described keeps a row of the reference for each metric that is registered.
@@ -154,6 +199,11 @@ func TestMetricsLint(t *testing.T) {
 // scrape returns the metrics of default/vllm by their names, and by their reasons.
 func scrape(t *testing.T, registry *prometheus.Registry) map[string]float64 {
 	t.Helper()
+	return scrapeOf(t, registry, lwstest.VLLM)
+}
+
+func scrapeOf(t *testing.T, registry *prometheus.Registry, key types.NamespacedName) map[string]float64 {
+	t.Helper()
 	families, err := registry.Gather()
 	require.NoError(t, err)
 	values := map[string]float64{}
@@ -163,7 +213,7 @@ func scrape(t *testing.T, registry *prometheus.Registry) map[string]float64 {
 			for _, label := range metric.GetLabel() {
 				labels[label.GetName()] = label.GetValue()
 			}
-			if labels["namespace"] != lwstest.VLLM.Namespace || labels["workload"] != lwstest.VLLM.Name {
+			if labels["namespace"] != key.Namespace || labels["workload"] != key.Name {
 				continue
 			}
 			name := family.GetName()

@@ -150,6 +150,14 @@ func Tolerated(saved rolling, replicas int) int {
 	return max(scaledValue(saved.MaxUnavailable, replicas, false), 1)
 }
 
+// Tolerated is [Tolerated] of the workload's own configuration. A DisaggregatedSet counts units, and its replicas are those of its roles.
+func (o Observation) Tolerated(replicas int) int {
+	if o.hasRoles() {
+		return max(o.shiftLacks(), 1)
+	}
+	return Tolerated(o.Record.Saved, replicas)
+}
+
 // scaledValue returns v of replicas as LWS computes it. An unreadable value counts as 1; the API server will refuse it. A percentage may
 // have any number of digits, so the result is limited to the numbers that the spec can have.
 func scaledValue(v intstr.IntOrString, replicas int, up bool) int {
