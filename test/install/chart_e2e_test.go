@@ -103,17 +103,17 @@ driver:
     labels: {team: platform, app.kubernetes.io/name: ignored}
     annotations: {note: here}
 argo: {enabled: true, namespace: rollouts, serviceAccount: controller}
-kruise: {enabled: true, env: *env}
-batchRelease: {enabled: true, env: *env}
+kruise: {enabled: true, env: *env, args: [--max-groups-in-flight=8]}
+batchRelease: {enabled: true, env: [{name: GOMEMLIMIT, value: 1GiB}], args: ["--driver=dns:///lockstep:9443"]}
 `)))
 	for _, name := range []string{"lockstep", "lockstep-kruise", "lockstep-batchrelease"} {
 		container := e.container(objects[key{"Deployment.apps", "elsewhere", name}])
 		if want := "ghcr.io/lockstep-rollouts/lockstep@sha256:" + strings.Repeat("a", 64); container["image"] != want {
 			t.Errorf("%s has the image %v, want %s", name, container["image"], want)
 		}
-		want := []any{map[string]any{"name": "HTTPS_PROXY", "value": "http://proxy:3128"}}
-		if name == "lockstep" {
-			want = append([]any{map[string]any{"name": "GOMEMLIMIT", "value": "200MiB"}}, want...)
+		want := []any{map[string]any{"name": "GOMEMLIMIT", "value": "200MiB"}, map[string]any{"name": "HTTPS_PROXY", "value": "http://proxy:3128"}}
+		if name == "lockstep-batchrelease" { // it replaces the manifest's own: server-side apply refuses a name that occurs twice
+			want = []any{map[string]any{"name": "GOMEMLIMIT", "value": "1GiB"}}
 		}
 		assert.Empty(t, cmp.Diff(want, container["env"]), "the environment of %s (-want +got)", name)
 	}

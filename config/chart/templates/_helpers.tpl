@@ -29,7 +29,11 @@
 {{- $_ := set $container "image" (include "lockstep.image" $root) }}
 {{- $_ := set $container "imagePullPolicy" $root.Values.image.pullPolicy }}
 {{- $_ := set $container "args" (concat $container.args ($values.args | default list)) }}
-{{- with $values.env }}{{ $_ := set $container "env" (concat ($container.env | default list) .) }}{{ end }}
+{{- $env := $values.env | default list }}
+{{- $names := list }}
+{{- range $env }}{{ $names = append $names .name }}{{ end }}
+{{- range $container.env }}{{ if not (has .name $names) }}{{ $env = prepend $env . }}{{ end }}{{ end }}
+{{- $_ := set $container "env" $env }}
 {{- with $root.Values.imagePullSecrets }}{{ $_ := set $pod "imagePullSecrets" . }}{{ end }}
 {{- with $values.tls }}
 {{- range $volume := $pod.volumes }}
