@@ -165,6 +165,9 @@ kruise: {enabled: true, args: , manager: {namespace: "2029", serviceAccount: "20
 		"driver.env[0].value=x":          "driver/env/0",
 		"permissions.gatway=true":        "gatway",
 		"driver.pod.nodeSelector.a=true": "driver/pod/nodeSelector",
+		// Each has a driver of its own.
+		"driver.args={--max-groups-in-flight=8},kruise.enabled=true":       "lockstep-kruise",
+		"driver.args={--max-groups-in-flight=8},batchRelease.enabled=true": "lockstep-batchrelease",
 	} {
 		_, err := e.try(e.helm, "template", release, e.chart(), "--set", value)
 		assert.ErrorContains(t, err, message, "--set %s: %v, want an error that names %s", value, err, message)

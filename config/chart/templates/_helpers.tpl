@@ -29,6 +29,11 @@
 {{- $_ := set $container "image" (include "lockstep.image" $root) }}
 {{- $_ := set $container "imagePullPolicy" $root.Values.image.pullPolicy }}
 {{- $_ := set $container "args" (concat $container.args ($values.args | default list)) }}
+{{- $limit := "--max-groups-in-flight" }}
+{{- $driver := $root.Values.driver }}
+{{- if and $driver.enabled (contains $limit (join " " $driver.args)) (not (regexMatch (printf "%s|--driver" $limit) (join " " $values.args))) }}
+{{- fail (printf "driver.args has %s, but %s has a driver of its own, without a limit: add it to its args, too, or --driver" $limit $deployment.metadata.name) }}
+{{- end }}
 {{- $env := $values.env | default list }}
 {{- $names := list }}
 {{- range $env }}{{ $names = append $names .name }}{{ end }}
