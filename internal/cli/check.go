@@ -11,6 +11,7 @@ import (
 	"text/tabwriter"
 
 	"github.com/spf13/cobra"
+	admissionv1 "k8s.io/api/admissionregistration/v1"
 	authorizationv1 "k8s.io/api/authorization/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -28,10 +29,12 @@ import (
 	"github.com/lockstep-rollouts/lockstep/internal/cli/session"
 	"github.com/lockstep-rollouts/lockstep/internal/compatibility"
 	"github.com/lockstep-rollouts/lockstep/internal/host/view"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/observe"
 )
 
 const checkAbout = `Check what releases need: the API server, LeaderWorkerSet, the policies, a server in the cluster, and your own rights in the namespace.
-It reads only. It exits with 5 if something that every release needs is missing.`
+It reads only, the policies if you may get admission policies and their bindings. It exits with 5 if something that every release needs is
+missing.`
 
 func newCheckCommand(o *connect.Options) *cobra.Command {
 	return &cobra.Command{
@@ -125,13 +128,14 @@ func (c *checker) run(ctx context.Context) error {
 	} else {
 		c.add(missing, "LeaderWorkerSet", "its API is not served: install LeaderWorkerSet %s or later", compatibility.LWS.Default())
 	}
-	c.policy(ctx, "mutatingadmissionpolicies", "lockstep-hold", "the API server keeps the hold, also if no driver runs",
-		"only a driver restores a hold that another client removes: kubectl apply -k config/admission (Helm: policies.hold=true), with Kubernetes 1.36")
-	c.policy(ctx, "validatingadmissionpolicies", "lockstep-marks", "the permission on "+access.Resource+"."+access.Group+" is checked for every client",
-		"who may edit a workload may write its record: kubectl apply -k config/permissions (Helm: policies.permissions=true)")
+	c.policy(ctx, "mutating", "the API server keeps the hold, also if no driver runs",
+		"only a driver restores a hold that another client removes: kubectl apply -k config/admission (Helm: policies.hold=true), with Kubernetes 1.36", "lockstep-hold")
+	c.policy(ctx, "validating", "the permission on "+access.Resource+"."+access.Group+" is checked for every client",
+		"who may edit a workload may write its record: kubectl apply -k config/permissions (Helm: policies.permissions=true)", "lockstep-marks")
 	if c.serves(disaggregated.GroupVersion) {
-		c.policy(ctx, "validatingadmissionpolicies", "lockstep-bounds", "DisaggregatedSets can be adopted",
-			"no DisaggregatedSet can be adopted: kubectl apply -k config/disaggregated (Helm: policies.disaggregated=true)")
+		c.policy(ctx, "validating", "DisaggregatedSets can be adopted",
+			"no DisaggregatedSet can be adopted: kubectl apply -k config/disaggregated (Helm: policies.disaggregated=true)",
+			"lockstep-bounds", "lockstep-bounds-scale", "lockstep-bounds-deletions", "lockstep-bounds-writers")
 	} else {
 		c.add(absent, "DisaggregatedSet", "its API is not served")
 	}
@@ -175,20 +179,27 @@ func (c *checker) deployed(ctx context.Context, app string) (text string, found,
 	return strings.Join(texts, "; "), true, false
 }
 
-// policy checks an admission policy, which has a binding of its name.
-func (c *checker) policy(ctx context.Context, resource, name, with, without string) {
-	policies := c.objects.Resource(schema.GroupVersionResource{Group: "admissionregistration.k8s.io", Version: "v1", Resource: resource})
-	_, err := policies.Get(ctx, name, metav1.GetOptions{})
-	c.failed(name, err)
-	switch {
-	case err == nil:
-		c.add(fine, name, "%s", with)
-	case apierrors.IsForbidden(err):
-		// A user of one namespace may not read objects of the cluster, and needs none of them.
-		c.add(absent, name, "you may not read admission policies")
-	default:
-		c.add(absent, name, "%s", without)
+// policy checks admission policies of a type, each of which has a binding of its name. The first name stands for all of them.
+func (c *checker) policy(ctx context.Context, typ, with, without string, names ...string) {
+	for _, name := range names {
+		for _, resource := range []string{"policies", "policybindings"} {
+			object, err := c.objects.Resource(admissionv1.SchemeGroupVersion.WithResource(typ+"admission"+resource)).Get(ctx, name, metav1.GetOptions{})
+			c.failed(name, err)
+			switch {
+			case apierrors.IsForbidden(err):
+				// A user of one namespace may not read objects of the cluster, and needs none of them.
+				c.add(absent, names[0], "you may not read admission policies and their bindings")
+				return
+			case err != nil:
+				c.add(absent, names[0], "%s", without)
+				return
+			case !observe.DeniesRequests(object):
+				c.add(absent, names[0], "%s %s is not in force for every request: %s", object.GetKind(), name, without)
+				return
+			}
+		}
 	}
+	c.add(fine, names[0], "%s", with)
 }
 
 // lacked returns the rights that the user lacks of those of the driver inside a command, by whether they are reads.

@@ -4,13 +4,18 @@
 package cli
 
 import (
+	"bytes"
+	"errors"
 	"fmt"
+	"io"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/lockstep-rollouts/lockstep/config"
 	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/fakes"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -21,6 +26,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/yaml"
 	dynamicfake "k8s.io/client-go/dynamic/fake"
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
@@ -39,18 +45,86 @@ func deployment(image string) *appsv1.Deployment {
 	}
 }
 
+// newCheckedCluster serves APIs to a user with some rights.
+func newCheckedCluster(may func(*authorizationv1.ResourceAttributes) bool, served ...string) *fake.Clientset {
+	core := fake.NewClientset(deployment("lws:v0.9.0"))
+	for _, gv := range served {
+		core.Resources = append(core.Resources, &metav1.APIResourceList{GroupVersion: gv, APIResources: []metav1.APIResource{{Name: "any"}}})
+	}
+	fakes.React(&core.Fake, "create", "selfsubjectaccessreviews", func(a clienttesting.Action) (bool, runtime.Object, error) {
+		review, _ := a.(clienttesting.CreateAction).GetObject().(*authorizationv1.SelfSubjectAccessReview)
+		review.Status.Allowed = may(review.Spec.ResourceAttributes)
+		return true, review, nil
+	})
+	return core
+}
+
+// admissionPolicies returns the policies that config has, and their bindings.
+func admissionPolicies(t *testing.T) (all []runtime.Object) {
+	t.Helper()
+	manifest, err := config.Manifests("admission/policy", "admission/binding", "permissions/marks",
+		"disaggregated/bounds", "disaggregated/children", "disaggregated/deletions", "disaggregated/scale")
+	require.NoError(t, err)
+	for d := yaml.NewYAMLOrJSONDecoder(bytes.NewReader(manifest), len(manifest)); ; {
+		u := &unstructured.Unstructured{}
+		if err := d.Decode(&u.Object); errors.Is(err, io.EOF) {
+			return all
+		}
+		require.NoError(t, err)
+		all = append(all, u)
+	}
+}
+
+// A policy is in force only with its binding, and if neither leaves anything out.
+func TestCheckPolicies(t *testing.T) {
+	t.Parallel()
+	selector := map[string]any{"matchLabels": map[string]any{"team": "a"}}
+	for _, tt := range []struct {
+		kind, name string
+		// field of the spec gets a value. Without one, the object is missing.
+		field []string
+		value any
+		want  string
+	}{
+		{"MutatingAdmissionPolicyBinding", "lockstep-hold", nil, nil, "- lockstep-hold only a driver"},
+		{"MutatingAdmissionPolicyBinding", "lockstep-hold", []string{"matchResources", "namespaceSelector"}, selector, "- lockstep-hold MutatingAdmissionPolicyBinding lockstep-hold"},
+		{"MutatingAdmissionPolicy", "lockstep-hold", []string{"failurePolicy"}, "Ignore", "- lockstep-hold MutatingAdmissionPolicy lockstep-hold"},
+		{"ValidatingAdmissionPolicyBinding", "lockstep-marks", []string{"validationActions"}, []any{"Audit"}, "- lockstep-marks ValidatingAdmissionPolicyBinding lockstep-marks"},
+		{"ValidatingAdmissionPolicy", "lockstep-bounds-scale", nil, nil, "- lockstep-bounds no DisaggregatedSet"},
+		{"ValidatingAdmissionPolicyBinding", "lockstep-bounds-deletions", nil, nil, "- lockstep-bounds no DisaggregatedSet"},
+		{"ValidatingAdmissionPolicyBinding", "lockstep-bounds-writers", []string{"validationActions"}, []any{"Warn"}, "- lockstep-bounds ValidatingAdmissionPolicyBinding lockstep-bounds-writers"},
+	} {
+		policies := slices.DeleteFunc(admissionPolicies(t), func(o runtime.Object) bool {
+			u, _ := o.(*unstructured.Unstructured)
+			if u.GetKind() != tt.kind || u.GetName() != tt.name {
+				return false
+			}
+			if tt.field != nil {
+				require.NoError(t, unstructured.SetNestedField(u.Object, tt.value, append([]string{"spec"}, tt.field...)...))
+			}
+			return tt.field == nil
+		})
+		core := newCheckedCluster(func(*authorizationv1.ResourceAttributes) bool { return true }, "leaderworkerset.x-k8s.io/v1", "disaggregatedset.x-k8s.io/v1")
+		c := &checker{core: core, objects: dynamicfake.NewSimpleDynamicClient(runtime.NewScheme(), policies...), namespace: "serving"}
+		require.NoError(t, c.run(t.Context()))
+		found := slices.ContainsFunc(c.rows, func(r checked) bool { return strings.HasPrefix(r.verdict+" "+r.what+" "+r.text, tt.want) })
+		assert.True(t, found, "%s %s with %v: %v: %+v", tt.kind, tt.name, tt.field, tt.value, c.rows)
+		assert.False(t, c.missing(), "%+v", c.rows)
+	}
+}
+
 // TestCheck checks a cluster with everything, one without LeaderWorkerSet and policies, and one in which the user may only read.
 func TestCheck(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
 		served   []string
-		policies []string
+		policies []runtime.Object
 		may      func(*authorizationv1.ResourceAttributes) bool
 		want     []string
 		missing  bool
 	}{
 		"everything": {
-			[]string{"leaderworkerset.x-k8s.io/v1", "disaggregatedset.x-k8s.io/v1"}, []string{"lockstep-hold", "lockstep-marks", "lockstep-bounds"},
+			[]string{"leaderworkerset.x-k8s.io/v1", "disaggregatedset.x-k8s.io/v1"}, admissionPolicies(t),
 			func(*authorizationv1.ResourceAttributes) bool { return true },
 			[]string{
 				"ok Kubernetes ", "ok LeaderWorkerSet lws:v0.9.0 in lws-system/lws, 1 of 2 ready", "ok lockstep-hold", "ok lockstep-marks", "ok lockstep-bounds",
@@ -96,35 +170,16 @@ func TestCheck(t *testing.T) {
 			}, true,
 		},
 	} {
-		core := fake.NewClientset(deployment("lws:v0.9.0"))
+		core := newCheckedCluster(tt.may, tt.served...)
 		switch name {
 		case "a user of a server":
-			core = fake.NewClientset(deployment("lws:v0.9.0"), deployment("lockstep:v1"))
+			require.NoError(t, core.Tracker().Add(deployment("lockstep:v1")))
 		case "a user of one namespace":
 			fakes.React(&core.Fake, "list", "deployments", func(clienttesting.Action) (bool, runtime.Object, error) {
 				return true, nil, apierrors.NewForbidden(schema.GroupResource{Group: "apps", Resource: "deployments"}, "", nil)
 			})
 		}
-		for _, gv := range tt.served {
-			core.Resources = append(core.Resources, &metav1.APIResourceList{GroupVersion: gv, APIResources: []metav1.APIResource{{Name: "any"}}})
-		}
-		fakes.React(&core.Fake, "create", "selfsubjectaccessreviews", func(a clienttesting.Action) (bool, runtime.Object, error) {
-			review, _ := a.(clienttesting.CreateAction).GetObject().(*authorizationv1.SelfSubjectAccessReview)
-			review.Status.Allowed = tt.may(review.Spec.ResourceAttributes)
-			return true, review, nil
-		})
-		var policies []runtime.Object
-		for _, name := range tt.policies {
-			kind := "ValidatingAdmissionPolicy"
-			if name == "lockstep-hold" {
-				kind = "MutatingAdmissionPolicy"
-			}
-			p := &unstructured.Unstructured{}
-			p.SetGroupVersionKind(schema.GroupVersionKind{Group: "admissionregistration.k8s.io", Version: "v1", Kind: kind})
-			p.SetName(name)
-			policies = append(policies, p)
-		}
-		c := &checker{core: core, objects: dynamicfake.NewSimpleDynamicClient(runtime.NewScheme(), policies...), namespace: "serving"}
+		c := &checker{core: core, objects: dynamicfake.NewSimpleDynamicClient(runtime.NewScheme(), tt.policies...), namespace: "serving"}
 		require.NoError(t, c.run(t.Context()), name)
 		if len(c.rows) != len(tt.want) || c.missing() != tt.missing {
 			t.Errorf("%s: missing %t: %+v", name, c.missing(), c.rows)

@@ -215,7 +215,7 @@ func (s *Sets) Bounds(key types.NamespacedName) *BoundsObject {
 func (s *Sets) readEnforced(o *plan.Observation) {
 	o.BoundsEnforced = true
 	for _, cache := range []*informer.Informer{s.policies, s.bindings} {
-		all := slices.DeleteFunc(informer.All[*unstructured.Unstructured](cache), func(u *unstructured.Unstructured) bool { return !deniesRequests(u) })
+		all := slices.DeleteFunc(informer.All[*unstructured.Unstructured](cache), func(u *unstructured.Unstructured) bool { return !DeniesRequests(u) })
 		o.BoundsEnforced = o.BoundsEnforced && len(all) >= policiesOfBounds
 		if err := ContractError(cache.Err()); err != nil && o.BoundsUnread == nil {
 			if o.BoundsUnread = drivererr.ProblemOf(err); drivererr.Reason(err) == pb.ErrorReason_ERROR_REASON_FORBIDDEN {
@@ -318,9 +318,9 @@ func stripBounds(u *unstructured.Unstructured) *BoundsObject {
 	return b
 }
 
-// deniesRequests reports whether an admission policy or a binding denies requests in every namespace: an edited one may only warn or audit, or match
+// DeniesRequests reports whether an admission policy or a binding denies requests in every namespace: an edited one may only warn or audit, or match
 // fewer objects.
-func deniesRequests(u *unstructured.Unstructured) bool {
+func DeniesRequests(u *unstructured.Unstructured) bool {
 	ofPolicy, _, _ := unstructured.NestedMap(u.Object, "spec", "matchConstraints")
 	ofBinding, _, _ := unstructured.NestedMap(u.Object, "spec", "matchResources")
 	narrowed := matchesLess(ofPolicy, "namespaceSelector", "excludeResourceRules") ||

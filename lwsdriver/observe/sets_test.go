@@ -108,7 +108,7 @@ func TestDenyingPolicies(t *testing.T) {
 		}, false},
 		{"binding that audits", map[string]any{"validationActions": []any{"Audit"}}, false},
 	} {
-		assert.Equal(t, tt.want, deniesRequests(&unstructured.Unstructured{Object: map[string]any{"spec": tt.spec}}), "%s: denies", tt.name)
+		assert.Equal(t, tt.want, DeniesRequests(&unstructured.Unstructured{Object: map[string]any{"spec": tt.spec}}), "%s: denies", tt.name)
 	}
 }
 
