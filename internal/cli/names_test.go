@@ -58,7 +58,7 @@ func TestListAdopts(t *testing.T) { //nolint:paralleltest // A driver inside has
 		w.Header().Set("Content-Type", "application/json")
 		items := ""
 		if strings.Contains(r.URL.Path, "/leaderworkersets") && !strings.Contains(r.URL.Path, "/empty/") {
-			items = `{"metadata":{"namespace":"serving","name":"llama"}}`
+			items = `{"metadata":{"namespace":"serving","name":"llama"}},{"metadata":{"namespace":"serving","name":"deleted since"}}`
 		}
 		fmt.Fprintf(w, `{"apiVersion":"meta.k8s.io/v1","kind":"PartialObjectMetadataList","items":[%s]}`, items)
 	}))

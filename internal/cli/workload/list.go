@@ -18,6 +18,7 @@ import (
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/observe"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	"github.com/lockstep-rollouts/lockstep/plugin"
+	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
@@ -25,7 +26,7 @@ import (
 // them, unless the driver is at an address.
 func listWorkloads(s *session.Session, o *connect.Options) error {
 	namespace := s.Ref.GetNamespace()
-	held, err := underHold(s.Context, s.Client, namespace)
+	held, err := underHold(s.Context, s.Client, &pb.WatchWorkloadsRequest{Namespace: namespace, IncludeGroups: s.HasDocuments()})
 	if err != nil {
 		return s.Explain(err, "list")
 	}
@@ -38,11 +39,12 @@ func listWorkloads(s *session.Session, o *connect.Options) error {
 			s.Document(c)
 		}
 		for _, ref := range others {
-			c, err := s.Host.Look(s.Context, ref)
-			if err != nil {
+			switch c, err := s.Host.Look(s.Context, ref); {
+			case err == nil:
+				s.Document(c)
+			case drivererr.Reason(err) != pb.ErrorReason_ERROR_REASON_WORKLOAD_NOT_FOUND: // else it was deleted since
 				return s.Explain(err, "list")
 			}
-			s.Document(c)
 		}
 		return nil
 	}
@@ -58,12 +60,12 @@ func listWorkloads(s *session.Session, o *connect.Options) error {
 }
 
 // underHold returns the workloads that the driver holds.
-func underHold(ctx context.Context, driver host.Watcher, namespace string) (held []*pb.BatchContext, err error) {
+func underHold(ctx context.Context, driver host.Watcher, request *pb.WatchWorkloadsRequest) (held []*pb.BatchContext, err error) {
 	ctx, stop := context.WithTimeout(ctx, session.ShortRetry)
 	defer stop()
 	// Without any answer the deadline is the error, as of a call.
 	synced, last := false, grpcstatus.Errorf(codes.DeadlineExceeded, "the driver has not reported the workloads for %s", session.ShortRetry)
-	err = host.Observe(plugin.FollowWorkloads(ctx, driver, &pb.WatchWorkloadsRequest{Namespace: namespace}), func(r *pb.WatchWorkloadsResponse) {
+	err = host.Observe(plugin.FollowWorkloads(ctx, driver, request), func(r *pb.WatchWorkloadsResponse) {
 		switch {
 		case synced: // a change that was on its way
 		case r.GetContext() != nil:

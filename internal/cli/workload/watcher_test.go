@@ -72,9 +72,13 @@ func TestWatchedDriverStarts(t *testing.T) {
 // eager is a driver whose next change is on its way when a caller that has all workloads stops the watch.
 type eager struct{ host.Watcher }
 
-func (eager) WatchWorkloads(context.Context, *pb.WatchWorkloadsRequest, ...grpc.CallOption) iter.Seq2[*pb.WatchWorkloadsResponse, error] {
+func (eager) WatchWorkloads(_ context.Context, r *pb.WatchWorkloadsRequest, _ ...grpc.CallOption) iter.Seq2[*pb.WatchWorkloadsResponse, error] {
 	return func(yield func(*pb.WatchWorkloadsResponse, error) bool) {
-		state := &pb.WatchWorkloadsResponse{Change: &pb.WatchWorkloadsResponse_Context{Context: &pb.BatchContext{Workload: &pb.WorkloadRef{Name: "vllm"}}}}
+		c := &pb.BatchContext{Workload: &pb.WorkloadRef{Name: "vllm"}}
+		if r.GetIncludeGroups() {
+			c.Groups = []*pb.Group{{}}
+		}
+		state := &pb.WatchWorkloadsResponse{Change: &pb.WatchWorkloadsResponse_Context{Context: c}}
 		synced := &pb.WatchWorkloadsResponse{Change: &pb.WatchWorkloadsResponse_Synced{Synced: true}}
 		_ = yield(state, nil) && yield(synced, nil) && yield(state, nil)
 	}
@@ -82,6 +86,8 @@ func (eager) WatchWorkloads(context.Context, *pb.WatchWorkloadsRequest, ...grpc.
 
 func TestListedWorkloadsAreListedOnce(t *testing.T) {
 	t.Parallel()
-	held, err := underHold(t.Context(), eager{}, "")
-	assert.True(t, err == nil && len(held) == 1, "%d workloads, %v; want 1", len(held), err)
+	for _, groups := range []bool{false, true} {
+		held, err := underHold(t.Context(), eager{}, &pb.WatchWorkloadsRequest{IncludeGroups: groups})
+		assert.True(t, err == nil && len(held) == 1 && (len(held[0].GetGroups()) == 1) == groups, "groups %t: %v, %v; want 1 workload", groups, held, err)
+	}
 }
