@@ -24,8 +24,9 @@ import (
 func TestNamesAreCompleted(t *testing.T) {
 	t.Parallel()
 	const sets, disaggregated = "/apis/leaderworkerset.x-k8s.io/v1/namespaces/%s/leaderworkersets", "/apis/disaggregatedset.x-k8s.io/v1/namespaces/%s/disaggregatedsets"
+	const child = `{"metadata": {"name": "llm-0-decode", "ownerReferences": [{"kind": "DisaggregatedSet", "name": "llm", "controller": true}]}}`
 	items := map[string]string{
-		fmt.Sprintf(sets, "models"):          `{"metadata": {"name": "vllm"}}, {"metadata": {"name": "sglang"}}`,
+		fmt.Sprintf(sets, "models"):          `{"metadata": {"name": "vllm"}}, {"metadata": {"name": "sglang"}}, ` + child,
 		fmt.Sprintf(disaggregated, "models"): `{"metadata": {"name": "llm"}}`,
 		fmt.Sprintf(sets, "older"):           `{"metadata": {"name": "vllm"}}`, // in a cluster without DisaggregatedSets
 	}

@@ -268,8 +268,10 @@ func workloadNames(ctx context.Context, o *connect.Options) ([]string, error) {
 			return names, fmt.Errorf("list each %s: %w", kind, err)
 		}
 		for i := range list.Items {
-			ref.Name = list.Items[i].Name
-			names = append(names, plugin.NameOf(ref))
+			// Canaries, and children of sets, are not the user's.
+			if ref.Name = list.Items[i].Name; metav1.GetControllerOf(&list.Items[i]) == nil {
+				names = append(names, plugin.NameOf(ref))
+			}
 		}
 	}
 	return names, nil
