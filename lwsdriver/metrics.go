@@ -75,6 +75,22 @@ var releaseGauges = []releaseGauge{
 		func(o observed) *timestamppb.Timestamp { return o.GetDeadline() }),
 }
 
+// roleGauge is one metric of a role of a DisaggregatedSet.
+type roleGauge struct {
+	desc  *prometheus.Desc
+	value func(*pb.Role) int32
+}
+
+var roleGauges = []roleGauge{
+	{newDesc("workload_role_replicas", "Requested groups of a role of a DisaggregatedSet.", "role"), (*pb.Role).GetReplicas},
+	{
+		newDesc("workload_role_ready_groups", "Ready groups of a role, at the stable and the update revision.", "role"),
+		func(r *pb.Role) int32 { return r.GetStableReady() + r.GetUpdatedReady() },
+	},
+	{newDesc("release_role_planned_groups", "Groups of a role at the update revision that the current target requests.", "role"), (*pb.Role).GetPlanned},
+	{newDesc("release_role_updated_ready_groups", "Ready groups of a role at the update revision.", "role"), (*pb.Role).GetUpdatedReady},
+}
+
 // readyGroups counts regardless of the policy's minReady, unlike the counts of a release.
 func (o observed) readyGroups() int32 {
 	n := 0
@@ -110,6 +126,9 @@ func (releaseMetrics) Describe(to chan<- *prometheus.Desc) {
 	for _, g := range releaseGauges {
 		to <- g.desc
 	}
+	for _, g := range roleGauges {
+		to <- g.desc
+	}
 }
 
 // Collect implements prometheus.Collector. A workload that can't be observed has its state only.
@@ -133,6 +152,11 @@ func (m releaseMetrics) Collect(to chan<- prometheus.Metric) {
 		for _, g := range releaseGauges {
 			if value, ok := g.value(observed{c, s}); ok {
 				to <- prometheus.MustNewConstMetric(g.desc, prometheus.GaugeValue, value, key.Namespace, key.Name)
+			}
+		}
+		for _, role := range c.GetRoles() {
+			for _, g := range roleGauges {
+				to <- prometheus.MustNewConstMetric(g.desc, prometheus.GaugeValue, float64(g.value(role)), key.Namespace, key.Name, role.GetName())
 			}
 		}
 	}

@@ -136,6 +136,13 @@ func TestSetMetrics(t *testing.T) {
 		registry.MustRegister(releaseMetrics{b.Driver})
 		got := scrapeOf(t, registry, key)
 		assert.InDelta(t, tt.want, got["lockstep_workload_max_unavailable_groups"], 0, "%+v: %v", tt, got)
+		for name, want := range map[string]int64{
+			"workload_role_replicas/prefill": 4 * tt.slices, "workload_role_replicas/decode": 2 * tt.slices,
+			"workload_role_ready_groups/prefill": 0, "release_role_planned_groups/decode": 0, "release_role_updated_ready_groups/decode": 0,
+		} {
+			n, ok := got["lockstep_"+name]
+			assert.True(t, ok && n == float64(want), "%+v: %s is %v, want %d: %v", tt, name, n, want, got)
+		}
 	}
 }
 
@@ -196,7 +203,7 @@ func TestMetricsLint(t *testing.T) {
 	assert.GreaterOrEqual(t, len(families), 10, "only %d metrics were checked", len(families))
 }
 
-// scrape returns the metrics of default/vllm by their names, and by their reasons.
+// scrape returns the metrics of default/vllm by their names, and by their reasons or roles.
 func scrape(t *testing.T, registry *prometheus.Registry) map[string]float64 {
 	t.Helper()
 	return scrapeOf(t, registry, lwstest.VLLM)
@@ -217,8 +224,8 @@ func scrapeOf(t *testing.T, registry *prometheus.Registry, key types.NamespacedN
 				continue
 			}
 			name := family.GetName()
-			if reason, ok := labels["reason"]; ok {
-				name += "/" + reason
+			if label := labels["reason"] + labels["role"]; label != "" {
+				name += "/" + label
 			}
 			values[name] = metric.GetGauge().GetValue()
 		}

@@ -147,14 +147,18 @@ func pageFacts(c *pb.BatchContext) [][2]string {
 	if c.GetReleaseId() != "" {
 		style = view.StyleWord(c.GetStyle())
 	}
+	second := c.GetCanaryWorkload()
+	if len(c.GetRoles()) > 0 {
+		second = "" // units are no object
+	}
 	batches := make([]string, 0, len(c.GetBatchPlan()))
 	for _, b := range c.GetBatchPlan() {
 		batches = append(batches, fmt.Sprintf("%s: %d", b.GetTarget(), b.GetGroups()))
 	}
 	return slices.DeleteFunc([][2]string{
-		{"Groups", fmt.Sprintf("%d requested, of %d pods each", c.GetReplicas(), c.GetSize())},
+		{"Groups", fmt.Sprintf("%d requested, of %d pods each", c.GetReplicas(), c.GetSize())}, {"Roles", view.RoleCounts(c)},
 		{"Revision", revisions}, {"Template", waiting}, {"Release", c.GetReleaseId()}, {"Style", style}, {"Batches", strings.Join(batches, ", ")},
-		{"Second workload", c.GetCanaryWorkload()}, {"Owner", c.GetOwner()},
+		{"Second workload", second}, {"Owner", c.GetOwner()},
 		{"Begun by", c.GetStartedBy()}, {"Ended by", c.GetEndedBy()}, {"Why", c.GetEndMessage()},
 	}, func(fact [2]string) bool { return fact[1] == "" })
 }

@@ -114,3 +114,14 @@ func TestWaitingTemplate(t *testing.T) {
 	all := pageFacts(c)
 	assert.True(t, slices.Contains(all, [2]string{"Template", "dddd waits for a release"}), "facts %q", all)
 }
+
+// The roles of a set have the words of the command line, and its units no object of their own.
+func TestRoles(t *testing.T) {
+	t.Parallel()
+	c := upgrading()
+	c.CanaryWorkload = "llm-bbbb"
+	c.Roles = []*pb.Role{{Name: "prefill", Replicas: 4, StableReady: 4, Planned: 2, UpdatedReady: 1}, {Name: "decode", Replicas: 2, StableReady: 1}}
+	all := pageFacts(c)
+	assert.True(t, slices.Contains(all, [2]string{"Roles", "prefill 4/4 and 1/2 new, decode 1/2"}), "facts %q", all)
+	assert.False(t, slices.ContainsFunc(all, func(f [2]string) bool { return f[0] == "Second workload" }), "facts %q", all)
+}

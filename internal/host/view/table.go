@@ -41,7 +41,7 @@ func workloadHeader(c *pb.BatchContext, now time.Time) string {
 		rows = append(rows, []string{"Template", templateCell(c)})
 	}
 	if len(c.GetRoles()) > 0 {
-		rows = append(rows, []string{"Roles", roleCounts(c)})
+		rows = append(rows, []string{"Roles", RoleCounts(c)})
 	}
 	if plugin.InFlight(c) && c.GetTrafficBasis() != pb.TrafficBasis_TRAFFIC_BASIS_UNSPECIFIED {
 		rows = append(rows, []string{"Traffic", trafficCell(c)})
@@ -60,8 +60,8 @@ func ownGroups(c *pb.BatchContext) []string {
 	}
 }
 
-// roleCounts counts the ready groups of each role: the stable ones, and those of the update that the batch asks for.
-func roleCounts(c *pb.BatchContext) string {
+// RoleCounts counts the ready groups of each role: the stable ones, and those of the update that the batch asks for.
+func RoleCounts(c *pb.BatchContext) string {
 	all := make([]string, 0, len(c.GetRoles()))
 	for _, r := range c.GetRoles() {
 		text := fmt.Sprintf("%s %d/%d", OneLine(r.GetName()), r.GetStableReady(), r.GetReplicas())
