@@ -145,7 +145,14 @@ func TestCheck(t *testing.T) {
 			[]string{
 				"ok Kubernetes ", "ok LeaderWorkerSet", "- lockstep-hold", "- lockstep-marks", "- lockstep-bounds", "- server", "ok rights to read",
 				"MISSING rights to release in namespace serving you may not create leaderworkersets, patch leaderworkersets, delete leaderworkersets, update leaderworkersets/finalizers",
-				"- drive you may not",
+				"MISSING drive you may not",
+			}, true,
+		},
+		"without drive": {
+			[]string{"leaderworkerset.x-k8s.io/v1"}, nil, func(r *authorizationv1.ResourceAttributes) bool { return r.Verb != "drive" },
+			[]string{
+				"ok Kubernetes ", "ok LeaderWorkerSet", "- lockstep-hold", "- lockstep-marks", "- DisaggregatedSet", "- server", "ok rights to read",
+				"ok rights to release", "MISSING drive you may not drive releases.lockstep.dev, which servers and the admission policies require: ask for ClusterRole lockstep-operator",
 			}, true,
 		},
 		"a user of a server": {
