@@ -60,7 +60,7 @@ func (r *run) next(c *pb.BatchContext) Move {
 		}
 	}
 	if r.step.Upgrade != "" && !wasRequested[*pb.UpgradeBatchRequest](r) {
-		g.Target, g.Why = upgradeTo(r.Config, r.step.Upgrade), "upgrading to "+r.step.Upgrade
+		g.Target, g.Why = upgradeTo(c, r.step.Upgrade), "upgrading to "+r.step.Upgrade
 	}
 	switch m := converge.Next(g, c); m.Outcome {
 	case converge.Call:
@@ -153,9 +153,9 @@ func (t Target) undo(template string) Move {
 		"restoring revision %s of the template of %s, which the Rollout was returned to", t.Facts.Wanted, t.Config.Workload)
 }
 
-// upgradeTo returns the target of an upgrade, as a batch of the policy if it is one.
-func upgradeTo(config *Config, groups string) *pb.UpgradeBatchRequest {
-	if i := slices.Index(config.Policy.GetBatches(), groups); i >= 0 {
+// upgradeTo returns the target of an upgrade, as a batch of the release if it is one: the Rollout may have other steps by now.
+func upgradeTo(c *pb.BatchContext, groups string) *pb.UpgradeBatchRequest {
+	if i := slices.IndexFunc(c.GetBatchPlan(), func(b *pb.Batch) bool { return b.GetTarget() == groups }); i >= 0 {
 		return &pb.UpgradeBatchRequest{Target: &pb.UpgradeBatchRequest_Batch{Batch: int32(i)}} //nolint:gosec // A handful of batches.
 	}
 	return &pb.UpgradeBatchRequest{Target: &pb.UpgradeBatchRequest_Groups{Groups: groups}}

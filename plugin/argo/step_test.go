@@ -103,3 +103,20 @@ func TestRunThatIsCutOffDoesNotFail(t *testing.T) {
 	out, err := NewTarget(driver, facts(), settings()).Run(ctx, Step{}, 0)
 	assert.Equal(t, converge.Wait, out.Done, "%+v, %v", out, err)
 }
+
+// Steps that are edited in mid-release are another list than the batches that the release has recorded.
+func TestUpgradeOfEditedSteps(t *testing.T) {
+	t.Parallel()
+	recorded := []*pb.Batch{{Target: "10%", Groups: 1}, {Target: "100%", Groups: 10}}
+	for groups, want := range map[string]*pb.UpgradeBatchRequest{
+		"10%":  {Target: &pb.UpgradeBatchRequest_Batch{Batch: 0}},
+		"25%":  {Target: &pb.UpgradeBatchRequest_Groups{Groups: "25%"}},
+		"100%": {Target: &pb.UpgradeBatchRequest_Batch{Batch: 1}},
+	} {
+		config := settings(func(c *Config) { c.Policy.Batches = []string{"5%", "10%", "25%", "50%", "100%"} })
+		c := standing(pb.State_STATE_READY, mine1, func(c *pb.BatchContext) { c.BatchPlan = recorded })
+		r := run{Target: NewTarget(undoes{}, facts(), config), step: Step{Upgrade: groups}}
+		got, _ := r.next(c).Request.(*pb.UpgradeBatchRequest)
+		assert.Equal(t, want.GetTarget(), got.GetTarget(), "upgrade: %s", groups)
+	}
+}

@@ -97,6 +97,23 @@ func TestEditInMidRelease(t *testing.T) {
 	e.awaitRest("v3")
 }
 
+// Steps that are inserted in mid-release: Argo restarts at the first step, and each step updates its own groups, not a batch of the steps before.
+//
+// Proves: Argo Rollouts: the other verbs in docs/argo-rollouts.md.
+func TestStepsEditedInMidRelease(t *testing.T) {
+	t.Parallel()
+	e := newRelease(t, step("upgrade: 25%")+pause+step("upgrade: 100%")+step("promote: true"), slow())
+	toPause(e)
+	e.rollout(quarters, slow())
+	e.awaitPause(1)
+	e.mustHave("v2", 0, 1)
+	e.argo("promote", name)
+	e.awaitPause(3)
+	e.mustHave("v2", 0, 2)
+	e.argo("promote", name)
+	e.awaitRest("v2")
+}
+
 // promote --full, in each state of the Rollout. Between steps Argo calls no step for it.
 //
 // Proves (test): Argo: abort, also while promoting; promote --full.
