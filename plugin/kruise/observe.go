@@ -161,18 +161,18 @@ type Evidence struct {
 	Control types.UID
 }
 
-// unitsOf returns how many of a DisaggregatedSet's units the current batch asks for, at most what the partition allows. Kruise never raises a
-// partition, as after a scale-up, of which a StatefulSet makes updated pods. The new units of a set are stable ones.
-func unitsOf(r *v1beta1.BatchRelease, allowed, replicas int32) int32 {
+// batchTarget returns how many groups the current batch asks for, at most what the partition allows, and as the plan spells them: a percentage
+// stays one when the groups are scaled. Kruise never raises a partition, as after a scale-up, of which a StatefulSet makes updated pods. The
+// new groups of a workload under hold are stable ones.
+func batchTarget(r *v1beta1.BatchRelease, allowed, replicas int32) (groups int32, target string) {
 	batches, current := r.Spec.ReleasePlan.Batches, int(r.Status.CanaryStatus.CurrentBatch)
-	if current < 0 || current >= len(batches) {
-		return allowed
+	if current >= 0 && current < len(batches) {
+		q := batches[current].CanaryReplicas
+		if n, err := batchrelease.Scaled(q, replicas); err == nil && n <= int(allowed) {
+			return int32(n), q.String() //nolint:gosec // It is between 0 and allowed.
+		}
 	}
-	n, err := batchrelease.Scaled(batches[current].CanaryReplicas, replicas)
-	if err != nil {
-		return allowed
-	}
-	return int32(min(int(allowed), n)) //nolint:gosec // It is between 0 and allowed.
+	return allowed, fmt.Sprint(allowed)
 }
 
 // batchOf returns the BatchRelease in progress, nil unless it is for this controller revision.

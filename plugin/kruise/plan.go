@@ -280,11 +280,9 @@ func goalOf(v View) converge.Goal {
 			g.Why = fmt.Sprintf("the partition allows %d updated groups, but no BatchRelease of a Rollout asks for revision %s", groups, template)
 			return g
 		}
-		if isSet(t) {
-			groups = unitsOf(batch, groups, c.GetReplicas())
-		}
+		groups, target := batchTarget(batch, groups, c.GetReplicas())
 		if groups == 0 || inFlight && c.GetPlanned() >= groups {
-			g.Why = fmt.Sprintf("the partition allows more updated units than the %d that batch %d of the BatchRelease asks for", groups, batch.Status.CanaryStatus.CurrentBatch+1)
+			g.Why = fmt.Sprintf("the partition allows more updated groups than the %d that batch %d of the BatchRelease asks for", groups, batch.Status.CanaryStatus.CurrentBatch+1)
 			return g
 		}
 		switch moved := isOwnRelease(v) && c.GetUpdateRevision() == template && !strings.HasSuffix(c.GetReleaseId(), "-"+template); {
@@ -295,7 +293,7 @@ func goalOf(v View) converge.Goal {
 			g.Release, g.Policy = releaseID(t, batch.UID, template), policyOf(t, &batch.Spec.ReleasePlan)
 		}
 		g.Kind, g.Revision, g.Why = converge.Upgrade, template, fmt.Sprintf("the partition allows %d updated groups", groups)
-		g.Target = &pb.UpgradeBatchRequest{Target: &pb.UpgradeBatchRequest_Groups{Groups: fmt.Sprint(groups)}}
+		g.Target = &pb.UpgradeBatchRequest{Target: &pb.UpgradeBatchRequest_Groups{Groups: target}}
 	}
 	return g
 }

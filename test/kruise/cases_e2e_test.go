@@ -6,12 +6,14 @@
 package kruise
 
 import (
+	"context"
 	"fmt"
 	"strings"
 	"testing"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/utils/ptr"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
 	"github.com/stretchr/testify/assert"
@@ -33,8 +35,17 @@ func TestScaledInMidRelease(t *testing.T) {
 	e.approve()
 	e.awaitPause(2)
 	e.MustHave("v1 v1 v2 v2")
+	before := e.Identities()
 	e.PatchWorkload(`{"spec":{"replicas":2}}`)
+	e.Eventually("the driver holds one of two groups", func(ctx context.Context) error {
+		s := e.Workload(ctx).Spec.RolloutStrategy.RollingUpdateConfiguration
+		if s == nil || ptr.Deref(s.Partition, 0) != 1 {
+			return fmt.Errorf("the rolling update is %s", asJSON(s))
+		}
+		return nil
+	})
 	e.MustHave("v1 v2")
+	e.MustKeep(before, 0)
 	e.approve()
 	e.awaitDone()
 	e.MustHave("v2 v2")
