@@ -38,6 +38,10 @@ type known struct {
 func (o *Observer) Observe(key types.NamespacedName) (*Snapshot, error) {
 	stable := o.Workload(key)
 	if stable == nil {
+		// Hosts take a workload that does not exist for the end of its release.
+		if err := o.Disaggregated.sets.Err(); err != nil && IsSet(key) {
+			return nil, ContractError(err)
+		}
 		ref := RefOf(key)
 		return nil, drivererr.New(pb.ErrorReason_ERROR_REASON_WORKLOAD_NOT_FOUND,
 			"there is no %s %s/%s: check name and namespace", ref.GetKind(), ref.GetNamespace(), ref.GetName())

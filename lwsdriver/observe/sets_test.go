@@ -4,6 +4,7 @@
 package observe
 
 import (
+	"errors"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -25,6 +26,7 @@ import (
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/preflight"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
+	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
 	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/fakes"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 	"github.com/lockstep-rollouts/lockstep/traffic"
@@ -306,4 +308,27 @@ func TestKindsInstalledLate(t *testing.T) {
 	installed.Store(true)
 	b.Disaggregated.Start()
 	b.eventually("the set and its bounds are found", func() bool { return b.Disaggregated.Get(key) != nil && b.Disaggregated.Bounds(key) != nil })
+}
+
+// A set that can't be read is not one that does not exist: hosts take that for the end of its release.
+func TestSetsUnread(t *testing.T) {
+	t.Parallel()
+	for want, refusal := range map[pb.ErrorReason]error{
+		pb.ErrorReason_ERROR_REASON_FORBIDDEN: apierrors.NewForbidden(SetsResource.GroupResource(), "",
+			errors.New(`User "lockstep" cannot list resource "disaggregatedsets" in API group "disaggregatedset.x-k8s.io"`)),
+		pb.ErrorReason_ERROR_REASON_API_UNAVAILABLE: apierrors.NewServiceUnavailable("later"),
+	} {
+		core, generic := setsServed(true, llm("Static"))
+		fakes.React(&generic.Fake, "list", SetsResource.Resource, func(clienttesting.Action) (bool, runtime.Object, error) { return true, nil, refusal })
+		b := newFixtureOn(t, core, generic)
+		b.run()
+		b.eventually("the refusal is known", func() bool { return b.Disaggregated.sets.Started() && !b.Disaggregated.sets.Pending() })
+		_, err := b.Observe(KeyFor(KindSet, lwstest.VLLM.Namespace, "llm"))
+		assert.Equal(t, want, drivererr.Reason(err), "%v", err)
+	}
+	b := newFixture(t)
+	b.run()
+	b.eventually("it is known that the kind is not installed", func() bool { return b.Disaggregated.sets.Err() == nil })
+	_, err := b.Observe(KeyFor(KindSet, lwstest.VLLM.Namespace, "llm"))
+	assert.Equal(t, pb.ErrorReason_ERROR_REASON_WORKLOAD_NOT_FOUND, drivererr.Reason(err), "%v", err)
 }

@@ -162,8 +162,10 @@ func finalizeDeleted(v View) move {
 	switch {
 	case !controllerutil.ContainsFinalizer(t, Finalizer):
 		return move{status: t.Status}
-	case v.Context == nil, v.Workload.Deleting, v.Rival != "":
+	case v.Workload == nil, v.Workload.Deleting, v.Rival != "":
 		return done
+	case v.Context == nil:
+		return notReady(v, "Deleting", fmt.Sprintf("the driver does not know %s yet", objectOf(t)))
 	}
 	g := converge.Goal{Kind: converge.Disown, Workload: refOf(t), Owner: ownerOf(t), Why: "its RolloutTarget is being deleted"}
 	if t.Spec.OnDeletion == v1alpha1.OnDeletionPromote {

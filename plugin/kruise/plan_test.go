@@ -249,6 +249,7 @@ func define(f *flag.FlagSet, v *View) {
 	change("promote", "the release of a target that is deleted", func(v *View) { v.Target.Spec.OnDeletion = v1alpha1.OnDeletionPromote })
 	change("unbound", "the target has no finalizer", unbound)
 	change("missing", "the workload is", func(v *View) { v.Workload, v.Context = nil, nil })
+	change("unknown", "the driver does not know the workload", func(v *View) { v.Context = nil })
 	change("going", "the workload is being deleted", func(v *View) { v.Workload.Deleting = true })
 	change("unheld", "the workload is not adopted", unheld)
 }
