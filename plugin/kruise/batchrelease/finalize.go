@@ -135,9 +135,6 @@ func (m *machine) callEnd() {
 // request its batches any more, the release is rolled back.
 func (m *machine) promote() {
 	revision := m.status.UpdateRevision
-	if c := m.context; revision == "" && c.GetReleaseId() == ReleaseID(m.release, c.GetUpdateRevision()) {
-		revision = c.GetUpdateRevision() // the status was not written yet
-	}
 	why := "batchPartition was removed: promoting revision " + revision
 	if revision == "" {
 		why = "no batch of revision " + m.context.GetUpdateRevision() + " has run"
