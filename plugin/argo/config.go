@@ -37,7 +37,7 @@ const maxWait = 2 * time.Minute
 type Config struct {
 	// Workload is the name of the workload in the Rollout's namespace, as plugin.NameFor returns it.
 	Workload string
-	// Policy is the complete release policy. Nil means it could not be read, so that releases are ended but none begins.
+	// Policy is the complete release policy. Nil means it could not be read, see Unfit, so that releases are ended but none begins.
 	Policy *pb.ReleasePolicy
 	// WaitOnFailure is set if a failed release waits for a user instead of failing the step.
 	WaitOnFailure bool
@@ -156,7 +156,7 @@ func readLenient(ro *v1alpha1.Rollout, findings []native.Field) (*Config, error)
 	if name == "" {
 		return nil, err
 	}
-	return &Config{Workload: name}, err
+	return &Config{Workload: name, Unfit: err}, err
 }
 
 // readWorkload returns the name of a workload, as plugin.NameFor does, of NAME or {kind: KIND, name: NAME}. It is "" if none is named.

@@ -37,12 +37,12 @@ func TestDecisions(t *testing.T) {
 			case "end":
 				return describe(t, target.ReconcileEnd(c)) + "\n"
 			case "annotate":
-				return describeMove(t, trackRevisions(s.facts, c))
+				return describeMove(t, target.trackRevisions(c))
 			case "plan":
 				return describeMove(t, planMove(target, c))
 			case "held":
 				c.Workload = target.Ref
-				return heldFor(s.facts, c) + "\n"
+				return target.heldFor(c) + "\n"
 			default:
 				d.Fatalf(t, "unknown command %q", d.Cmd)
 				return ""
@@ -82,6 +82,10 @@ func (s *scenario) define(flags *flag.FlagSet) {
 	flags.Func("begun", "a release on which a step has worked", func(id string) error { f.Begun = append(f.Begun, id); return nil })
 	flags.BoolVar(&s.config.WaitOnFailure, "wait-on-failure", false, "a failed release waits for a user")
 	flags.BoolFunc("unfit", "no release may begin", func(string) error { s.config.Unfit = errors.New("the deadline is too short"); return nil })
+	flags.BoolFunc("mistaken", "the configuration can't be read", func(string) error {
+		s.config.Policy, s.config.Unfit = nil, errors.New("add at least one step")
+		return nil
+	})
 	flags.BoolVar(&s.canUndo, "can-undo", false, "of the driver")
 	s.defineStep(flags)
 }

@@ -75,7 +75,7 @@ func (t Target) registration(g converge.Goal, c *pb.BatchContext) converge.Goal 
 // A release of this template that was rolled back stays so: an abort may have come after the promotion.
 func (t Target) promotedInFull(c *pb.BatchContext) bool {
 	_, mine := t.mine(c)
-	return !mine && t.Facts.asked() && t.Config.Policy != nil && t.Config.Unfit == nil
+	return !mine && t.Facts.asked() && t.Config.Unfit == nil
 }
 
 // undone reports whether the Rollout was returned to an older template, which the workload does not have: the workload still has the one

@@ -33,7 +33,7 @@ func planMove(t Target, c *pb.BatchContext) move {
 	if m := t.ReconcileEnd(c); m.Outcome != converge.Wait {
 		return move{Move: m}
 	}
-	return trackRevisions(f, c)
+	return t.trackRevisions(c)
 }
 
 // revisions are the values of this plugin's annotations on a Rollout. Empty means absent.
@@ -61,8 +61,9 @@ func (r revisions) restarted() string {
 // analyses only.
 //
 // The pod template is not annotated before Argo has made the present one stable: Argo takes a template without a status for the one that
-// runs already, and no step would see it.
-func trackRevisions(f Facts, c *pb.BatchContext) move {
+// runs already, and no step would see it. Without a step of this plugin, Argo would promote each start at once.
+func (t Target) trackRevisions(c *pb.BatchContext) move {
+	f := t.Facts
 	template, serving := c.GetTemplateRevision(), Serving(c)
 	if template == "" {
 		return move{}
@@ -82,7 +83,7 @@ func trackRevisions(f Facts, c *pb.BatchContext) move {
 			}
 		case wanted == template:
 			want.seen = template
-			if isUnreleased(f, c) {
+			if t.Config.Policy != nil && isUnreleased(f, c) {
 				want.template, why = want.restarted(), fmt.Sprintf("Argo considers revision %s stable, but nothing asked for its release: "+
 					"the Rollout starts over at its first step. To release it without steps: kubectl argo rollouts promote %s -n %s --full", template, f.Name, f.Namespace)
 			}
@@ -132,12 +133,16 @@ func isUnreleased(f Facts, c *pb.BatchContext) bool {
 
 // heldFor returns what a template waits for that no step of the Rollout is about to release. It returns "" if nothing waits, or its steps
 // are under way.
-func heldFor(f Facts, c *pb.BatchContext) string {
+func (t Target) heldFor(c *pb.BatchContext) string {
+	f := t.Facts
 	id, own := Ours(f, c)
+	mistaken := f.Promoted() && t.Config.Policy == nil
 	waits := fmt.Sprintf("revision %s of the %s waits under hold", c.GetTemplateRevision(), plugin.KindOf(c.GetWorkload()))
 	switch {
-	case plugin.InFlight(c) && !f.Skipped, plugin.Ending(c), !plugin.Waits(c), c.GetTemplateRevision() == "", f.Stable != f.Hash && f.Current:
+	case plugin.InFlight(c) && (!own || !f.Skipped && !mistaken), plugin.Ending(c), !plugin.Waits(c), c.GetTemplateRevision() == "", f.Stable != f.Hash && f.Current:
 		return ""
+	case mistaken:
+		return fmt.Sprintf("%s: %v", waits, t.Config.Unfit)
 	case f.Observed && !f.Current:
 		return waits + ": Argo has not processed the Rollout's template, see kubectl argo rollouts get rollout " + f.Name + " -n " + f.Namespace
 	case f.Skipped:

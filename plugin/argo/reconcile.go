@@ -66,7 +66,7 @@ func (c *Controller) reconcileRollout(ctx context.Context, key types.NamespacedN
 	}
 	m := planMove(t, observed)
 	if m.Outcome == converge.Wait && m.annotate == nil {
-		if why := heldFor(f, observed); why != "" {
+		if why := t.heldFor(observed); why != "" {
 			c.warnOnce(ro, "TemplateHeld", why)
 		}
 		return 0, nil

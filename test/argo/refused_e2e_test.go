@@ -102,8 +102,17 @@ func TestStepRequired(t *testing.T) {
 	e.await("Argo promotes", func(r *v1alpha1.Rollout) bool {
 		return r.Spec.Template.Annotations["lockstep.dev/revision"] != "" && r.Status.StableRS == r.Status.CurrentPodHash
 	})
+	e.awaitSaid(name, "waits under hold: spec.strategy.canary.steps")
+	assert.NotContains(t, e.get(t.Context()).Spec.Template.Annotations["lockstep.dev/revision"], ".", "the Rollout started over")
 	e.same(before)
 	e.MustRest("v1")
+	e.rollout(quarters)
+	e.awaitPause(1)
+	e.rollout("  []")
+	e.await("Argo promotes", func(r *v1alpha1.Rollout) bool { return r.Status.StableRS == r.Status.CurrentPodHash })
+	e.touched("without steps", 2)
+	e.mustHave("v2", 0, 1)
+	e.same(before)
 }
 
 // Without the traffic-router plugin nothing would watch the Rollout between its steps.
