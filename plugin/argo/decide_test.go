@@ -122,20 +122,27 @@ func TestBegun(t *testing.T) {
 	assert.Nil(t, got, "the first call of a retry has begun %v", got)
 }
 
-// unreached is a driver that does not answer.
-type unreached struct{ Driver }
+// unreached is a driver that does not answer. The second call ends the caller's context.
+type unreached struct {
+	Driver
 
-func (unreached) Has(pb.Capability) bool { return true }
+	calls int
+	end   context.CancelFunc
+}
 
-func (unreached) Call(context.Context, proto.Message) (*pb.BatchContext, error) {
+func (*unreached) Has(pb.Capability) bool { return true }
+
+func (u *unreached) Call(context.Context, proto.Message) (*pb.BatchContext, error) {
+	if u.calls++; u.calls > 1 {
+		u.end()
+	}
 	return nil, drivererr.New(pb.ErrorReason_ERROR_REASON_API_UNAVAILABLE, "no driver")
 }
 
-// Argo ends a promotion only once the driver has it: afterwards nothing tells it from a first deployment.
+// Argo ends a promotion only once the driver has it: afterwards nothing tells it from a first deployment. A driver that does not answer is asked
+// once, so that the workers of Argo's controller stay free: it calls again.
 func TestRouterHoldsArgoUntilThePromotionIsRecorded(t *testing.T) {
 	t.Parallel()
-	done, cancel := context.WithCancel(t.Context())
-	cancel()
 	for name, test := range map[string]struct {
 		change func(*Facts)
 		want   bool
@@ -146,9 +153,12 @@ func TestRouterHoldsArgoUntilThePromotionIsRecorded(t *testing.T) {
 		"in a step":        {func(*Facts) {}, false},
 		"promoted already": {func(f *Facts) { f.StepsDone, f.Stable = true, f.Hash }, false},
 	} {
-		router := &Plugin{Driver: unreached{}, Logger: slog.New(slog.DiscardHandler), Context: done}
-		_, err := router.reconcileEnd(done, NewTarget(unreached{}, facts(test.change), settings()))
-		assert.Equal(t, test.want, err != nil, "%s: error %v, want one %v", name, err, test.want)
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		driver := &unreached{end: cancel}
+		router := &Plugin{Driver: driver, Logger: slog.New(slog.DiscardHandler), Context: ctx}
+		_, err := router.reconcileEnd(ctx, NewTarget(driver, facts(test.change), settings()))
+		assert.True(t, (err != nil) == test.want && driver.calls == 1, "%s: error %v, want one %v; %d calls", name, err, test.want, driver.calls)
 	}
 }
 

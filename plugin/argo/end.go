@@ -4,6 +4,7 @@
 package argo
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"time"
@@ -94,38 +95,31 @@ func (t Target) pending(c *pb.BatchContext) bool {
 }
 
 // ReconcileEndNow does what ReconcileEnd decides until nothing is due, or ctx ends. The driver then completes the release by itself. An error means
-// that it must be called again.
+// that it must be called again: it does not wait for a driver that can't be reached, because its callers occupy workers of Argo's controller.
 func ReconcileEndNow(ctx context.Context, t Target) (*pb.BatchContext, error) {
 	for {
 		c, err := t.Look(ctx)
-		pause := 20 * time.Millisecond
-		switch {
-		case plugin.Reason(err) == pb.ErrorReason_ERROR_REASON_WORKLOAD_NOT_FOUND:
+		if plugin.Reason(err) == pb.ErrorReason_ERROR_REASON_WORKLOAD_NOT_FOUND {
 			return &pb.BatchContext{Message: status.Convert(err).Message()}, nil
-		case err == nil:
-			m := t.ReconcileEnd(c)
-			// A promotion in full waits for LWS to record the template. Until then only the Rollout knows of it.
-			if m.Outcome == converge.Wait && !t.pending(c) {
-				return c, nil
-			}
-			if m.Outcome == converge.Wait {
-				pause = retryInterval
-			} else {
-				_, err = t.Call(ctx, m.Request)
-			}
 		}
 		if err != nil {
-			pause = retryInterval
-			if !converge.Retryable(err) && !converge.Outdated(err) {
+			return c, err
+		}
+		pause := 20 * time.Millisecond
+		switch m := t.ReconcileEnd(c); {
+		case m.Outcome != converge.Wait:
+			if _, err = t.Call(ctx, m.Request); err != nil && !converge.Outdated(err) {
 				return c, err
 			}
+		case t.pending(c):
+			// A promotion in full waits for LWS to record the template. Until then only the Rollout knows of it.
+			pause = retryInterval
+		default:
+			return c, nil
 		}
 		select {
 		case <-ctx.Done():
-			if err == nil {
-				err = ctx.Err()
-			}
-			return c, err
+			return c, cmp.Or(err, ctx.Err())
 		case <-time.After(pause):
 		}
 	}
