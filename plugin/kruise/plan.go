@@ -126,7 +126,8 @@ func planMove(v View) move {
 	case !controllerutil.ContainsFinalizer(t, Finalizer):
 		return move{action: actAddFinalizer, why: "the workload is disowned before this target is deleted"}
 	}
-	next := converge.Next(goalOf(v), v.Context)
+	goal := goalOf(v)
+	next := converge.Next(goal, v.Context)
 	switch _, adopts := next.Request.(*pb.AdoptRequest); {
 	case adopts:
 		// Without the hold, LWS would roll out the next template at once.
@@ -144,7 +145,7 @@ func planMove(v View) move {
 		return callMove(next)
 	}
 	m := move{status: statusOf(v)}
-	if next.Outcome == converge.Held && next.Why != "" {
+	if next.Outcome == converge.Held && next.Why != "" && goal.Revision == "" {
 		setReady(&m.status, t, metav1.ConditionFalse, reasonNotRequested, next.Why)
 	}
 	return m
@@ -284,6 +285,9 @@ func goalOf(v View) converge.Goal {
 		}
 		groups, target := batchTarget(batch, groups, c.GetReplicas())
 		if groups == 0 || inFlight && c.GetPlanned() >= groups {
+			if inFlight {
+				g.Revision = template // the evidence lacks nothing
+			}
 			g.Why = fmt.Sprintf("the partition allows more updated groups than the %d that batch %d of the BatchRelease asks for", groups, batch.Status.CanaryStatus.CurrentBatch+1)
 			return g
 		}

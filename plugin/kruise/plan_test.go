@@ -154,7 +154,7 @@ func describe(m move) string {
 	}
 }
 
-// TestPlan runs testdata/plan.txt: each line is a View in the words of define. Below is the move, the target's condition, and what it counts.
+// TestPlan runs testdata/plan.txt: each line is a View in the words of define. Below is the move, the target's condition, whether it is reconciled again without an event, and what it counts.
 func TestPlan(t *testing.T) {
 	t.Parallel()
 	datadriven.RunTest(t, "testdata/plan.txt", func(t *testing.T, d *datadriven.TestData) string {
@@ -167,6 +167,12 @@ func TestPlan(t *testing.T) {
 		}
 		for _, c := range m.status.Conditions {
 			told += strings.TrimSuffix(fmt.Sprintf(", %s: %s", c.Reason, c.Message), ": ")
+		}
+		switch reason := m.status.Conditions[0].Reason; {
+		case reason == reasonNotRequested:
+			assert.True(t, v.needsEvidence(), "%s: no watch reports what it waits for", d.Pos)
+		case v.needsEvidence():
+			told += ", again"
 		}
 		if s := m.status; s.ObservedGeneration > 0 {
 			told += fmt.Sprintf("\n  observed %d: %d groups, %d ready, %d updated and %d of these ready, %s to %s",
