@@ -43,9 +43,12 @@ func awaitAdmission(o Observation, d Decision) Decision {
 	return d
 }
 
-// recordOnly returns the write that records an intent, without its effect if that has to wait for admission.
+// recordOnly returns the write that records an intent, without its effect if that has to wait for admission, or until LWS may roll.
 func recordOnly(o Observation, a Action) Action {
-	if n := o.startedGroups(a); n == 0 || o.MaxInFlight == nil || o.inFlight(pb.State_STATE_UPGRADING, time.Time{})+n <= *o.MaxInFlight {
+	n := o.startedGroups(a)
+	exceeds := n > 0 && o.MaxInFlight != nil && o.inFlight(pb.State_STATE_UPGRADING, time.Time{})+n > *o.MaxInFlight
+	rolls := o.release() != nil && !o.hasRoles() // else LWS rolls by bounds, which the loop writes
+	if !exceeds && (!rolls || limitRoll(o, a) == nil) {
 		return a
 	}
 	switch a := a.(type) {

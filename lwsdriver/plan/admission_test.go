@@ -4,8 +4,10 @@
 package plan
 
 import (
+	"fmt"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
 	"k8s.io/utils/ptr"
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
@@ -33,6 +35,22 @@ groups 0-0 revision=B ready=5m`
 		if a, ok := d.Action.(SetStable); !ok || a.Record.Release.Phase != record.Promoting || (a.Rolling == nil) != tt.held {
 			t.Errorf("promotion with room %v: %+v", tt.room, d.Action)
 		}
+	}
+}
+
+// A promotion is recorded at once, and LWS rolls once every group that it takes for available is.
+func TestPromoteRollsWithinLimits(t *testing.T) {
+	t.Parallel()
+	const text = `policy style=PARTITION
+workload vllm replicas=2 revision=B hold
+record phase=Progressing stable=A update=B since=5s set=hold
+groups 0 revision=A %s reason=Terminating lost=5s
+groups 1 revision=A ready=2h`
+	for terminating, held := range map[string]bool{"terminating=ready": true, "terminating": false} {
+		o := observed(t, fmt.Sprintf(text, terminating))
+		a := must(Decide(o, Promote{ReleaseID: o.Record.Release.ID})).Action.(SetStable)
+		assert.Equal(t, record.Promoting, a.Record.Release.Phase, terminating)
+		assert.Equal(t, held, a.Rolling == nil, terminating)
 	}
 }
 

@@ -177,8 +177,10 @@ func (w *world) next(s *state, disturb int, steps []step) []step {
 		return steps
 	}
 	for _, a := range hostActs(w) {
-		if after = *s; wants(a.do) && w.host(&after, a) {
-			add(a, after, Decision{})
+		if after = *s; wants(a.do) {
+			if d, ok := w.host(&after, a); ok {
+				add(a, after, d)
+			}
 		}
 	}
 	for _, a := range disturbances(w, s) {

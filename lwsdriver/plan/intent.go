@@ -42,7 +42,7 @@ func Decide(o Observation, i Intent) (Decision, error) {
 	if err := checkFresh(o, d.Action); err != nil {
 		return Decision{}, err
 	}
-	// The request is recorded whatever the limit of groups in flight: the caller must not have to repeat it.
+	// The request is recorded whatever its effect waits for: the caller must not have to repeat it.
 	d.Action = recordOnly(o, d.Action)
 	d = keepWait(o, recordRolling(o, withRendering(o, d)))
 	d.InFlight, d.Starts = o.inFlight(pb.State_STATE_UPGRADING, time.Time{}), o.startedGroups(d.Action)

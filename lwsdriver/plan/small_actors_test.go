@@ -516,7 +516,7 @@ func (w *world) settle(s *state) {
 }
 
 // host makes a request of the host. False means it would be refused, or changes nothing.
-func (w *world) host(s *state, a act) bool {
+func (w *world) host(s *state, a act) (Decision, bool) {
 	var i Intent
 	releaseID := w.releaseID(s)
 	switch a.do {
@@ -547,15 +547,15 @@ func (w *world) host(s *state, a act) bool {
 		i = RollBack{ReleaseID: releaseID, Force: a.do == actForce}
 	}
 	if p := w.phase(s); (a.do == actBegin || a.do == actStrict) && p != "" && p.Unfinished() {
-		return false
+		return Decision{}, false
 	}
 	o := w.observe(s)
 	if a.do == actWeight && !carries(&o, a.number) {
-		return false // a host does not ask for more than its batch can carry
+		return Decision{}, false // a host does not ask for more than its batch can carry
 	}
 	d, err := Decide(o, i)
 	if err != nil || d.Action == nil || refusalOf(d.Action) == s.refuses {
-		return false
+		return Decision{}, false
 	}
 	switch r := o.release(); {
 	case a.do == actDisown:
@@ -585,12 +585,12 @@ func (w *world) host(s *state, a act) bool {
 	}
 	adopts := s.record == 0
 	if err := w.apply(s, d.Action); err != nil {
-		return false
+		return Decision{}, false
 	}
 	if adopts {
 		w.absorb(s)
 	}
-	return true
+	return d, true
 }
 
 // absorb notes the user's own configuration after an edit, as far as the driver can know it.

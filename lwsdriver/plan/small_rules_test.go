@@ -188,6 +188,9 @@ func (s *lwset) hurt() (n int) {
 
 // breach returns which rule a step breaks, or "" if there is none.
 func (w *world) breach(before *state, a act, d Decision, after *state) string {
+	if text := w.breachOfRoll(before, d, after); text != "" && a.do != actLate {
+		return text
+	}
 	switch a.do {
 	case actDrive:
 		if text := w.breachOfDriver(before, d, after); text != "" {
@@ -290,6 +293,24 @@ func (w *world) unasked(before, after *state) string {
 	return ""
 }
 
+// breachOfRoll returns which rule a write breaks that lets LeaderWorkerSet replace more groups.
+func (w *world) breachOfRoll(before *state, d Decision, after *state) string {
+	from, to := ptr.Deref(w.rollingOf(&before.own).Partition, 0), ptr.Deref(w.rollingOf(&after.own).Partition, 0)
+	if _, ok := d.Action.(SetStable); !ok || to >= from {
+		return ""
+	}
+	replaces, late := before.own.existsFrom(int(to)), w.unreached(before)
+	switch {
+	case replaces && before.restarting && before.own.existing() < int(before.own.replicas):
+		return "rule 12: LeaderWorkerSet may roll while a group that was restarted does not exist"
+	case replaces && slices.ContainsFunc(before.own.groups[:before.own.replicas], func(m member) bool { return m.fault == evicted }):
+		return "rule 5: LeaderWorkerSet may roll while it takes a group for available that is being deleted"
+	case late != 0:
+		return fmt.Sprintf("rule 5: LeaderWorkerSet may roll, and the endpoints of the Service lack groups %03b, which it counts as available", late)
+	}
+	return ""
+}
+
 func (w *world) breachOfDriver(before *state, d Decision, after *state) string {
 	if d.Reason == ReasonInvariantViolation {
 		return d.Message
@@ -309,16 +330,7 @@ func (w *world) breachOfDriver(before *state, d Decision, after *state) string {
 	}
 	switch a := d.Action.(type) {
 	case SetStable:
-		from, to := ptr.Deref(w.rollingOf(&before.own).Partition, 0), ptr.Deref(w.rollingOf(&after.own).Partition, 0)
-		late := w.unreached(before)
-		switch {
-		case to < from && before.restarting && before.own.existing() < int(before.own.replicas) && before.own.existsFrom(int(to)):
-			return "rule 12: LeaderWorkerSet may roll while a group that was restarted does not exist"
-		case to < from && before.own.existsFrom(int(to)) && slices.ContainsFunc(before.own.groups[:before.own.replicas], func(m member) bool { return m.fault == evicted }):
-			return "rule 5: LeaderWorkerSet may roll while it takes a group for available that is being deleted"
-		case to < from && late != 0:
-			return fmt.Sprintf("rule 5: LeaderWorkerSet may roll, and the endpoints of the Service lack groups %03b, which it counts as available", late)
-		case a.Replicas != nil && *a.Replicas == 0 && w.requests(&before.own) > 0:
+		if a.Replicas != nil && *a.Replicas == 0 && w.requests(&before.own) > 0 {
 			return fmt.Sprintf("rule 3: %s, and %d of its groups have requests", a, w.requests(&before.own))
 		}
 	case HandOver:
