@@ -128,26 +128,20 @@ func (o Observation) pendingHold(a Autoscaler) Action {
 	return nil
 }
 
-// reconcileAutoscalers puts the wanted hold of each autoscaler in force. Nil means done. Rollbacks do not call it before
-// requests have returned: they wait for no autoscaler.
+// reconcileAutoscalers puts the wanted hold of each autoscaler in force. Nil means done, or that an autoscaler has yet to observe its
+// load. Rollbacks do not call it before requests have returned: they wait for no autoscaler.
 func reconcileAutoscalers(o Observation) *Decision {
 	for _, a := range o.Autoscalers {
-		if d := reconcileAutoscaler(o, a); d != nil {
-			return d
+		switch act := o.pendingHold(a).(type) {
+		case ReleaseAutoscaler:
+			if awaitLoad(o, a) == nil {
+				return &Decision{Action: act, Reason: ReasonReleasingAutoscaler, Message: fmt.Sprintf("%s is being restored", a)}
+			}
+		case HoldAutoscaler:
+			return &Decision{Action: act, Reason: ReasonHoldingAutoscaler, Message: o.whyHeld(a, act.Hold)}
 		}
 	}
 	return nil
-}
-
-func reconcileAutoscaler(o Observation, a Autoscaler) *Decision {
-	switch act := o.pendingHold(a).(type) {
-	case ReleaseAutoscaler:
-		return &Decision{Action: act, Reason: ReasonReleasingAutoscaler, Message: fmt.Sprintf("%s is being restored", a)}
-	case HoldAutoscaler:
-		return &Decision{Action: act, Reason: ReasonHoldingAutoscaler, Message: o.whyHeld(a, act.Hold)}
-	default:
-		return nil
-	}
 }
 
 func (o Observation) whyHeld(a Autoscaler, hold autoscaler.Hold) string {
@@ -205,19 +199,18 @@ func awaitScan(o Observation) *Decision {
 
 // restoreAutoscalers is the last effect of a release: it restores the autoscalers that no longer need a hold. Nil means done.
 func restoreAutoscalers(o Observation) *Decision {
-	var wait *Decision
+	if d := reconcileAutoscalers(o); d != nil {
+		return d
+	}
 	for _, a := range o.Autoscalers {
-		// An autoscaler that has to wait does not keep others from being restored.
 		if d := awaitLoad(o, a); d != nil {
-			wait = d
-		} else if d := reconcileAutoscaler(o, a); d != nil {
 			return d
 		}
 	}
-	if wait == nil && o.release() != nil && o.awaitsScan() {
-		wait = awaitScan(o)
+	if o.release() != nil && o.awaitsScan() {
+		return awaitScan(o)
 	}
-	return wait
+	return nil
 }
 
 // loadReturns is how long an autoscaler is given to observe the requests that a release has returned. It is the default of
@@ -228,7 +221,7 @@ const loadReturns = 5 * time.Minute
 // metrics may be minutes old, and would have it remove groups at once. Nil means that it has, or has had the time.
 func awaitLoad(o Observation, a Autoscaler) *Decision {
 	_, due := o.pendingHold(a).(ReleaseAutoscaler)
-	if !due || !a.Targets || !a.Limited || o.release() == nil {
+	if !due || !a.Targets || !a.Limited || o.release() == nil || o.Stable.Deleting {
 		return nil
 	}
 	until := o.Record.Release.PhaseAt.Add(loadReturns)
@@ -239,6 +232,16 @@ func awaitLoad(o Observation, a Autoscaler) *Decision {
 		Reason: ReasonAutoscalerLingers, Recheck: until.Sub(o.Now), Wait: WaitTimer,
 		Message: fmt.Sprintf("%s would still remove groups: it is restored once its metrics show the requests that have returned, or at %s", a, clockTime(until)),
 	}
+}
+
+// wakeForLoad has the driver decide again once an autoscaler has had the time: in mid-release nothing waits for it.
+func wakeForLoad(o Observation, d Decision) Decision {
+	for _, a := range o.Autoscalers {
+		if wait := awaitLoad(o, a); wait != nil {
+			d.Recheck = earliest(d.Recheck, wait.Recheck)
+		}
+	}
+	return d
 }
 
 // warnUnscanned adds autoscalers that only a user can restore.

@@ -18,7 +18,7 @@ import (
 // them; the writes of labels, the history, and the record follow if no other is due.
 var steps = []func(Observation, Decision) Decision{
 	withinLimits, awaitFresh, awaitAdmission, explainShare, explainTemplate, labelPods, keepHistory, raiseRendering, recordRolling,
-	limitWait, saveWait, countInFlight, keepEffects,
+	limitWait, saveWait, countInFlight, wakeForLoad, keepEffects,
 }
 
 // reconcile decides what follows from earlier requests.
