@@ -11,6 +11,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/assert"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"github.com/lockstep-rollouts/lockstep/internal/cli/exit"
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
@@ -25,6 +27,7 @@ type historian struct {
 	response *pb.ListRevisionsResponse
 	undone   []string
 	refusal  error
+	loses    bool // the first answer to Undo
 }
 
 func (h *historian) GetDriverInfo(ctx context.Context, req *pb.GetDriverInfoRequest) (*pb.GetDriverInfoResponse, error) {
@@ -38,7 +41,12 @@ func (h *historian) ListRevisions(context.Context, *pb.ListRevisionsRequest) (*p
 }
 
 func (h *historian) Undo(_ context.Context, req *pb.UndoRequest) (*pb.UndoResponse, error) {
-	h.undone = append(h.undone, req.GetRevision())
+	h.undone = append(h.undone, req.GetRevision()+"@"+req.GetTemplateRevision())
+	if h.loses {
+		h.loses = false
+		h.Set("default", "vllm", func(c *pb.BatchContext) { c.TemplateRevision = "a" })
+		return nil, status.Error(codes.Unavailable, "the connection is closed")
+	}
 	if h.refusal != nil {
 		return nil, h.refusal
 	}
@@ -86,9 +94,9 @@ func TestHistoryCommands(t *testing.T) {
 		"diff of an unknown revision": {[]string{"history", "vllm", "7", "--diff"}, exit.Error, nil, []string{"no revision 7", "d 3 2 1", "lockstep history vllm"}, "", ""},
 		"revision without --diff":     {[]string{"history", "vllm", "1"}, exit.Usage, nil, []string{"needs --diff"}, "", ""},
 		"diff as a document":          {[]string{"history", "vllm", "--diff", "-o", "json"}, exit.Usage, nil, []string{"exclude each other"}, "", ""},
-		"undo":                        {[]string{"undo", "vllm"}, exit.OK, []string{"restored the template of revision a: it waits for a release"}, nil, "[]", ""},
-		"undo to what the groups run": {args: []string{"undo", "vllm"}, stdout: []string{"revision a, run by all groups: there is nothing to release"}, undone: "[]", runs: "a"},
-		"undo to a number":            {[]string{"undo", "vllm", "--to-revision", "1"}, exit.OK, []string{"restored"}, nil, "[a]", ""},
+		"undo":                        {[]string{"undo", "vllm"}, exit.OK, []string{"restored the template of revision a: it waits for a release"}, nil, "[@c]", ""},
+		"undo to what the groups run": {args: []string{"undo", "vllm"}, stdout: []string{"revision a, run by all groups: there is nothing to release"}, undone: "[@c]", runs: "a"},
+		"undo to a number":            {[]string{"undo", "vllm", "--to-revision", "1"}, exit.OK, []string{"restored"}, nil, "[a@]", ""},
 		"undo to an unknown revision": {[]string{"undo", "vllm", "--to-revision", "7"}, exit.Error, nil, []string{"no revision 7"}, "", ""},
 		"undo without name":           {[]string{"undo"}, exit.Usage, nil, []string{"name of one LeaderWorkerSet"}, "", ""},
 	} {
@@ -108,6 +116,17 @@ func TestHistoryCommands(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A retry is about the template that the first request was about, and the next command about the present one.
+func TestUndoOnceIfTheAnswerIsLost(t *testing.T) {
+	t.Parallel()
+	h, address := serveHistory(t, "c")
+	h.loses = true
+	for range 2 {
+		assert.Equal(t, exit.OK, runProgram(deadline(t), t, address, "undo", "vllm").code)
+	}
+	assert.Equal(t, []string{"@c", "@c", "@a"}, h.undone)
 }
 
 // With -o the output is the contract's response. A refusal says what to do.

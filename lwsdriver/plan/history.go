@@ -4,6 +4,7 @@
 package plan
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -285,7 +286,7 @@ func (o Observation) inUse(revision string) bool {
 // Undo requests that the template of an older revision is restored to the spec, where it waits under the hold for a
 // release.
 type Undo struct {
-	// Revision is the template revision hash. Empty means the newest that served before the one in the spec.
+	// Revision is the template revision hash. Empty means the newest that served before Template, or before the one in the spec.
 	Revision string
 	// Template is the revision of the template that the caller means to replace. Empty means any.
 	Template string `json:",omitempty"`
@@ -330,7 +331,7 @@ func (u Undo) decide(o Observation) (Decision, error) {
 // Target returns the revision to restore. The error has an ErrorReason.
 func (u Undo) Target(o Observation) (string, error) {
 	if u.Revision == "" {
-		return previousRevision(o)
+		return previousRevision(o, cmp.Or(u.Template, o.Stable.Revision))
 	}
 	e := o.entryOf(u.Revision)
 	switch {
@@ -344,16 +345,16 @@ func (u Undo) Target(o Observation) (string, error) {
 	return u.Revision, nil
 }
 
-// previousRevision returns the newest revision that served before the one in the spec.
-func previousRevision(o Observation) (string, error) {
+// previousRevision returns the newest revision that served before another one.
+func previousRevision(o Observation, before string) (string, error) {
 	if o.Stable.Revision == "" {
 		return "", drivererr.New(pb.ErrorReason_ERROR_REASON_NOT_SYNCED,
 			"the LeaderWorkerSet controller has not recorded the template of %s yet, so the revision before it is unknown", o.objectName())
 	}
-	newest := o.newestRevision(func(e Entry) bool { return e.Revision != o.Stable.Revision && e.Outcome != RolledBack })
+	newest := o.newestRevision(func(e Entry) bool { return e.Revision != before && e.Outcome != RolledBack })
 	if newest == "" {
 		return "", drivererr.New(pb.ErrorReason_ERROR_REASON_REFERENCE_NOT_FOUND,
-			"the history of %s has no revision that served before %s%s", o.objectName(), o.Stable.Revision, listRevisions(o))
+			"the history of %s has no revision that served before %s%s", o.objectName(), before, listRevisions(o))
 	}
 	return newest, nil
 }

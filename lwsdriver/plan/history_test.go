@@ -102,6 +102,22 @@ func TestUndoWithoutGroups(t *testing.T) {
 	}
 }
 
+// A repeated undo that names the template which it replaces changes nothing: its first answer may be lost. Another undo toggles.
+func TestUndoIsIdempotent(t *testing.T) {
+	t.Parallel()
+	o := held("b", "b", recorded(Entry{Revision: "a", Number: 1}, Entry{Revision: "b", Number: 2, Release: "r1", Outcome: Promoted}))
+	for _, tt := range []struct{ template, seen, restores string }{
+		{"b", "b", "a"}, {"a", "b", ""}, {"a", "a", "b"}, {"a", "", "b"},
+	} {
+		o.Stable.Revision = tt.template
+		d := must(Decide(o, Undo{Template: tt.seen}))
+		a, _ := d.Action.(RestoreTemplate)
+		assert.Equal(t, tt.restores, a.Revision, "template %s, and %q was seen", tt.template, tt.seen)
+	}
+	o.Stable.Revision = "c"
+	assert.Equal(t, pb.ErrorReason_ERROR_REASON_REVISION_CHANGED, drivererr.Reason(refusal(o, Undo{Template: "b"})), "another client has changed the template")
+}
+
 func refusal(o Observation, i Intent) error {
 	_, err := Decide(o, i)
 	return err

@@ -96,6 +96,13 @@ func undoTo(s *session.Session, to string) error {
 			return err
 		}
 		request.Revision = revision.GetName()
+	} else {
+		// A retry must not undo what a request did whose answer was lost.
+		c, err := s.Host.Look(s.Context, s.Ref)
+		if err != nil {
+			return s.Explain(err, "undo")
+		}
+		request.TemplateRevision = c.GetTemplateRevision()
 	}
 	response, err := session.Call(s, "undo", s.Undo, request)
 	if err != nil {
