@@ -226,11 +226,15 @@ func (o Observation) howToRestore(revision string) string {
 	return "restore the old template with kubectl apply or from Git"
 }
 
-// newestRevision returns the newest readable revision in the history that may be it, "" if there is none.
-func (o Observation) newestRevision(may func(Entry) bool) string {
+// newestServed returns the newest readable revision in the history that has served, other than one, "" if there is none. A release whose end
+// was not observed is no evidence of that: its record may have been removed.
+func (o Observation) newestServed(but string) string {
 	var newest Entry
+	all := o.Stable.distinctRevisions()
 	for _, e := range o.History {
-		if e.Problem == "" && e.Number > newest.Number && may(e) {
+		runs := len(all) == 1 && all[0] == e.Revision
+		served := e.Outcome == Promoted || e.Outcome == "" && (e.Release == "" || runs)
+		if served && e.Problem == "" && e.Number > newest.Number && e.Revision != but {
 			newest = e
 		}
 	}
@@ -351,7 +355,7 @@ func previousRevision(o Observation, before string) (string, error) {
 		return "", drivererr.New(pb.ErrorReason_ERROR_REASON_NOT_SYNCED,
 			"the LeaderWorkerSet controller has not recorded the template of %s yet, so the revision before it is unknown", o.objectName())
 	}
-	newest := o.newestRevision(func(e Entry) bool { return e.Revision != before && e.Outcome != RolledBack })
+	newest := o.newestServed(before)
 	if newest == "" {
 		return "", drivererr.New(pb.ErrorReason_ERROR_REASON_REFERENCE_NOT_FOUND,
 			"the history of %s has no revision that served before %s%s", o.objectName(), before, listRevisions(o))

@@ -118,6 +118,22 @@ func TestUndoIsIdempotent(t *testing.T) {
 	assert.Equal(t, pb.ErrorReason_ERROR_REASON_REVISION_CHANGED, drivererr.Reason(refusal(o, Undo{Template: "b"})), "another client has changed the template")
 }
 
+// A release that was dropped, with its record, is no evidence that its revision has served. That every group runs it is.
+func TestUndoNeedsEvidence(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		name, runs, want string
+		outcome          Outcome
+	}{
+		{"dropped", "a", "a", ""}, {"dropped, and every group runs it", "b", "b", ""}, {"promoted", "a", "b", Promoted}, {"rolled back", "b", "a", RolledBack},
+	} {
+		o := held("c", tt.runs, recorded(Entry{Revision: "a", Number: 1}, Entry{Revision: "b", Number: 2, Release: "r1", Outcome: tt.outcome}))
+		assert.Equal(t, RestoreTemplate{Revision: tt.want}, must(Decide(o, Undo{})).Action, tt.name)
+		o.Stable.Replicas, o.Stable.Groups, o.Stable.Revision = 0, nil, "b"
+		assert.Equal(t, tt.outcome != Promoted, reconcile(o).Reason == ReasonScaledToZero, "%s: without groups", tt.name)
+	}
+}
+
 func refusal(o Observation, i Intent) error {
 	_, err := Decide(o, i)
 	return err

@@ -305,7 +305,7 @@ func atRest(o Observation) Decision {
 		d.Reason = ReasonNewRevisionWaits
 		d.Message = fmt.Sprintf("revision %s of %s waits for a release", o.Stable.Revision, o.Stable.Name)
 	}
-	d = explainEmpty(o, o.newestRevision(func(Entry) bool { return true }), d)
+	d = explainEmpty(o, o.newestServed(""), d)
 	if refused := refuseTemplate(o); refused != nil {
 		d.Reason, d.Message = refused.Reason, refused.Message
 	}
