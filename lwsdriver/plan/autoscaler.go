@@ -220,8 +220,7 @@ const loadReturns = 5 * time.Minute
 // awaitLoad waits until an autoscaler has observed the requests that have returned to the groups that it scales: its
 // metrics may be minutes old, and would have it remove groups at once. Nil means that it has, or has had the time.
 func awaitLoad(o Observation, a Autoscaler) *Decision {
-	_, due := o.pendingHold(a).(ReleaseAutoscaler)
-	if !due || !a.Targets || !a.Limited || o.release() == nil || o.Stable.Deleting {
+	if !o.wouldShrink(a) {
 		return nil
 	}
 	until := o.Record.Release.PhaseAt.Add(loadReturns)
@@ -232,6 +231,24 @@ func awaitLoad(o Observation, a Autoscaler) *Decision {
 		Reason: ReasonAutoscalerLingers, Recheck: until.Sub(o.Now), Wait: WaitTimer,
 		Message: fmt.Sprintf("%s would still remove groups: it is restored once its metrics show the requests that have returned, or at %s", a, clockTime(until)),
 	}
+}
+
+// wouldShrink reports whether an autoscaler whose hold a release no longer needs would remove groups at once.
+func (o Observation) wouldShrink(a Autoscaler) bool {
+	_, due := o.pendingHold(a).(ReleaseAutoscaler)
+	return due && a.Targets && a.Limited && o.release() != nil && !o.Stable.Deleting
+}
+
+// renewLoadWait returns the write by which autoscalers have the time from the deletion of an added workload on, if requests returned long
+// after the abort. Nil means that there is none.
+func renewLoadWait(o Observation, w Workload) Action {
+	r := o.release()
+	late := phaseOf(r) == record.CleaningUp && w.DeletingSince.Sub(r.PhaseAt) > loadReturns/5
+	if !late || o.Refused != nil || !slices.ContainsFunc(o.Autoscalers, o.wouldShrink) {
+		return nil
+	}
+	next := amendRelease(o, func(r *record.Release) { r.PhaseAt = later(o.Now, w.DeletingSince) })
+	return SetStable{Record: next, Why: "note that requests have returned: autoscalers are restored later"}
 }
 
 // wakeForLoad has the driver decide again once an autoscaler has had the time: in mid-release nothing waits for it.

@@ -376,7 +376,9 @@ func deleteAdded(o Observation, w Workload, reason string) Decision {
 	case !w.Deleting, mustOutlive && w.Lingers:
 		d.Action = DeleteCanary{Name: w.Name}
 	case w.HasFinalizer && !mustOutlive:
-		d.Action = RemoveFinalizer{Name: w.Name}
+		if d.Action = renewLoadWait(o, w); d.Action == nil {
+			d.Action = RemoveFinalizer{Name: w.Name}
+		}
 	}
 	return d
 }
