@@ -4,6 +4,7 @@
 package record
 
 import (
+	"encoding/json"
 	"fmt"
 	"slices"
 	"strings"
@@ -40,6 +41,41 @@ func TestTooManyBatches(t *testing.T) {
 	_, bad := ParsePolicy(&pb.ReleasePolicy{Style: pb.Style_STYLE_CANARY, Batches: slices.Repeat([]string{"1"}, MaxBatches+1)})
 	assert.True(t, len(bad) == 1 && bad[0].Field == "policy.batches" && strings.Contains(bad[0].Description, "200 that are possible: use fewer"),
 		"it is refused with %v", bad)
+}
+
+// A record at every limit fits the annotations of an object, so that an abort can be written: whatever the characters.
+func TestLimitsFitAnnotations(t *testing.T) {
+	t.Parallel()
+	for _, c := range []string{"v", "<", "&", `"`, `\`} {
+		policy, err := EncodePolicy(&pb.ReleasePolicy{
+			Style: pb.Style_STYLE_CANARY, Batches: slices.Repeat([]string{"100%"}, MaxBatches),
+			CanaryLeaderMetadata: &pb.PodMetadata{Annotations: map[string]string{"a": strings.Repeat(c, MaxLeaderMetadata-1)}},
+		})
+		assert.NoError(t, err)
+		r := &Record{Saved: rolling(0, "1", "0"), Release: &Release{
+			ID: "r-1", Phase: CleaningUp, Policy: policy, EndMessage: strings.Repeat(c, MaxEndMessage),
+			Waiting: Waiting{For: strings.Repeat(c, MaxWaiting), Overwritten: strings.Repeat(c, MaxWaiting)}, Traffic: &Traffic{},
+		}}
+		for i := range 15 {
+			r.Release.Traffic.SetHeaderRoute(traffic.HeaderRoute{
+				Name: fmt.Sprintf("r-%02d", i), Matches: []traffic.HeaderMatch{{Name: "x", Value: strings.Repeat(c, 4096)}},
+			})
+		}
+		for i := range MaxGivenUp {
+			r.Release.GivenUp = append(r.Release.GivenUp, 10_000+i)
+		}
+		value := encoded(t, r)
+		assert.Less(t, len(value), 256<<10, c)
+		got, err := DecodeRecord(value)
+		assert.NoError(t, err, c)
+		assert.Equal(t, r, got, c)
+		// An earlier driver escaped characters of HTML.
+		escaped, err := json.Marshal(r)
+		assert.NoError(t, err)
+		got, err = DecodeRecord(string(escaped))
+		assert.NoError(t, err, c)
+		assert.Equal(t, r.Release.Traffic, got.Release.Traffic, c)
+	}
 }
 
 // TestLimits: a request and a record at a limit are accepted, and refused above it.

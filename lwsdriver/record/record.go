@@ -286,11 +286,13 @@ func encodeMessage(m proto.Message) (json.RawMessage, error) {
 // Encode returns the annotation's value. A record of a newer schema stays one.
 func (r *Record) Encode() (string, error) {
 	r.Version = max(r.Version, recordVersion)
-	raw, err := json.Marshal(r)
-	if err != nil {
+	var b strings.Builder
+	e := json.NewEncoder(&b)
+	e.SetEscapeHTML(false) // the limits count bytes, and "<" would become six
+	if err := e.Encode(r); err != nil {
 		return "", fmt.Errorf("encode release record: %w", err)
 	}
-	return string(raw), nil
+	return strings.TrimSuffix(b.String(), "\n"), nil
 }
 
 // DecodeRecord reads the annotation. A value that no driver writes is an error, since acting on an edited record could move
