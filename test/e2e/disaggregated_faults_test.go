@@ -8,7 +8,6 @@ package e2e
 import (
 	"context"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -36,7 +35,7 @@ func TestDisaggregatedFaults(t *testing.T) {
 		releaseWithoutLWS(t)
 	})
 	kinds := slices.DeleteFunc(slices.Clone(faultKinds), fault.slow)
-	for n, style := range []pb.Style{pb.Style_STYLE_CANARY, pb.Style_STYLE_BLUE_GREEN, pb.Style_STYLE_PARTITION} {
+	for n, in := range allStyles {
 		for m, intent := range []pb.FinalizeIntent{promote, rollback} {
 			for i := range len(kinds) + 2 { // the first two kill the driver
 				if !meets(2*n+m, i, 6) {
@@ -46,13 +45,13 @@ func TestDisaggregatedFaults(t *testing.T) {
 				if i > 1 {
 					name, kind = kinds[i-2].name, kinds[i-2]
 				}
-				t.Run(fmt.Sprintf("%s/%s/%s", style, intent, name), func(t *testing.T) {
+				t.Run(fmt.Sprintf("%s/%s/%s", in.name, intent, name), func(t *testing.T) {
 					t.Parallel()
 					d, s := disturbRoles(t, kind)
 					if i < 2 {
 						d.proxy.fault = killing(s.driver, i == 1)
 					}
-					s.runDisturbed(d, style, intent)
+					s.runDisturbed(d, in, intent)
 				})
 			}
 		}
@@ -148,39 +147,14 @@ func disturbRoles(t *testing.T, kind fault) (*disturbed, *roleSet) {
 }
 
 // runDisturbed releases image v2 in two batches, and ends the release.
-func (s *roleSet) runDisturbed(d *disturbed, style pb.Style, intent pb.FinalizeIntent) {
+func (s *roleSet) runDisturbed(d *disturbed, in style, intent pb.FinalizeIntent) {
 	s.t.Helper()
 	s.pace("1", "0")
-	d.call("Adopt", func(ctx context.Context) error {
-		_, err := s.driver.Adopt(ctx, &pb.AdoptRequest{Workload: s.ref()})
-		return err
-	})
 	stable, groups := s.Leaders("v1"), s.count()
-	s.setImage("v2")
-	policy := &pb.ReleasePolicy{Style: style, Batches: []string{"50%", "100%"}}
-	d.call("Initialize", func(ctx context.Context) error {
-		return settled(s.driver.Initialize(ctx, &pb.InitializeRequest{Workload: s.ref(), ReleaseId: "r1", Owner: "test", Policy: policy, Wait: long}))
-	})
-	for batch := range int32(2) {
-		d.call("UpgradeBatch", func(ctx context.Context) error {
-			r, err := s.driver.UpgradeBatch(ctx, &pb.UpgradeBatchRequest{
-				Workload: s.ref(), ReleaseId: "r1", Target: &pb.UpgradeBatchRequest_Batch{Batch: batch}, Wait: long,
-			})
-			if c := r.GetContext(); err == nil && (c.GetState() != pb.State_STATE_READY || c.GetCurrentBatch() != batch) {
-				return fmt.Errorf("%w: %s", errNotYet, show(c))
-			}
-			return err
-		})
-	}
-	d.call("Finalize", func(ctx context.Context) error {
-		r, err := s.driver.Finalize(ctx, &pb.FinalizeRequest{Workload: s.ref(), ReleaseId: "r1", Intent: intent, Wait: long})
-		if err == nil && !r.GetDone() {
-			return fmt.Errorf("%w: %s", errNotYet, show(r.GetContext()))
-		}
-		return err
-	})
+	d.style, d.course, d.edit = in, course{batches: []int32{0, 1}, intent: intent}, func() { s.setImage("v2") }
+	d.run()
 	started := 4
-	if style == pb.Style_STYLE_PARTITION && intent == rollback {
+	if in.inPlace() && intent == rollback {
 		started = 2 // a unit stays until the promotion
 	}
 	if intent == promote {
@@ -189,8 +163,8 @@ func (s *roleSet) runDisturbed(d *disturbed, style pb.Style, intent pb.FinalizeI
 	} else {
 		s.Await("v2", 0, 0)
 		s.Await("v1", 2, 2)
-		if now := s.Leaders("v1"); style != pb.Style_STYLE_PARTITION && !maps.Equal(now, stable) {
-			s.t.Errorf("the leaders of the stable revision were %v and are %v", stable, now)
+		if !in.inPlace() {
+			s.mustStay("v1", stable)
 		}
 	}
 	groups.mu.Lock()

@@ -64,6 +64,14 @@ func (s *roleSet) awaitSlices(tag string, want ...[2]int32) {
 	})
 }
 
+// mustHold fails if the groups of a child can be set, directly or through its scale.
+func (s *roleSet) mustHold(child string, groups int) {
+	s.t.Helper()
+	for _, scale := range [][]string{nil, {"scale"}} {
+		assert.ErrorContains(s.t, s.dryScale(s.t.Context(), child, groups, scale...), "Lockstep's hold", "%s is scaled to %d", child, groups)
+	}
+}
+
 // keepsSlices tries to scale children past the bounds of their slice.
 func (s *roleSet) keepsSlices(stable, update string) {
 	s.t.Helper()
@@ -74,11 +82,7 @@ func (s *roleSet) keepsSlices(stable, update string) {
 		child  *lws.LeaderWorkerSet
 		groups int
 	}{{before["0-decode"], 0}, {before["1-prefill"], 1}, {after["0-prefill"], 1}, {after["1-decode"], 1}} {
-		_, errScale := s.lws.LeaderworkersetV1().LeaderWorkerSets(s.namespace).Patch(s.t.Context(), tt.child.Name, types.MergePatchType,
-			fmt.Appendf(nil, `{"spec":{"replicas":%d}}`, tt.groups), metav1.PatchOptions{DryRun: []string{metav1.DryRunAll}}, "scale")
-		for _, err := range []error{s.dryScale(s.t.Context(), tt.child.Name, tt.groups), errScale} {
-			assert.ErrorContains(s.t, err, "Lockstep's hold", "%s is scaled to %d", tt.child.Name, tt.groups)
-		}
+		s.mustHold(tt.child.Name, tt.groups)
 	}
 }
 
@@ -110,9 +114,8 @@ func TestDisaggregatedSlices(t *testing.T) {
 	}
 	s.finalize("aborted", rollback)
 	s.awaitSlices("v2", [2]int32{}, [2]int32{})
-	if now := s.Leaders("v1"); len(now) != 6 || !maps.Equal(now, stable) {
-		t.Errorf("the leaders of the stable revision were %v and are %v", stable, now)
-	}
+	assert.Len(t, stable, 6, "stable groups")
+	s.mustStay("v1", stable)
 
 	s.begin("promoted", pb.Style_STYLE_CANARY, "50%", "100%")
 	s.upgrade("promoted", 0)
@@ -137,10 +140,7 @@ func TestDisaggregatedSlices(t *testing.T) {
 	s.finalize("promoted", promote)
 	s.awaitSlices("v1")
 	s.awaitSlices("v3", [2]int32{2, 1}, [2]int32{2, 1}, [2]int32{2, 1})
-	now := s.Leaders("v3")
-	for name, uid := range updated {
-		assert.Equal(t, uid, now[name], "the group of %s was started again", name)
-	}
+	s.mustKeep("v3", updated)
 
 	s.shiftsSlices()
 	s.undo("")
@@ -235,10 +235,7 @@ func TestDisaggregatedLegacySlices(t *testing.T) {
 	kept, err := s.serviceUIDs(t.Context(), held.GetStableRevision())
 	require.NoError(t, err)
 	assert.True(t, maps.Equal(kept, services), "LWS's Services were %v and are %v", services, kept)
-	now := s.Leaders("v1")
-	for name, uid := range stable {
-		assert.Equal(t, uid, now[name], "the group of %s was started again", name)
-	}
+	s.mustKeep("v1", stable)
 
 	s.setImage("v2")
 	s.begin("release", pb.Style_STYLE_CANARY, "100%")
@@ -295,19 +292,12 @@ func TestDisaggregatedRoles(t *testing.T) {
 	for _, tag := range []string{"v1", "v2"} {
 		found, err := s.Children(t.Context(), tag)
 		require.NoError(t, err)
-		_, errScale := s.lws.LeaderworkersetV1().LeaderWorkerSets(s.namespace).Patch(t.Context(), found["decode"].Name, types.MergePatchType,
-			[]byte(`{"spec":{"replicas":0}}`), metav1.PatchOptions{DryRun: []string{metav1.DryRunAll}}, "scale")
-		for _, err := range []error{s.dryScale(t.Context(), found["decode"].Name, 0), errScale} {
-			assert.ErrorContains(t, err, "Lockstep's hold", "decode of %s is scaled to 0", tag)
-		}
+		s.mustHold(found["decode"].Name, 0)
 	}
 	rename("decode")
 	s.awaitState(pb.State_STATE_READY, "BatchReady")
-	for tag, before := range map[string]map[string]types.UID{"v1": stable, "v2": updated} {
-		for name, uid := range before {
-			assert.Equal(t, uid, s.Leaders(tag)[name], "the group of %s was started again", name)
-		}
-	}
+	s.mustKeep("v1", stable)
+	s.mustKeep("v2", updated)
 	s.upgrade("r", 1)
 	s.finalize("r", promote)
 	s.Await("v1", -1, -1)
@@ -326,9 +316,7 @@ func TestDisaggregatedRoles(t *testing.T) {
 	mustFail(t, err, pb.ErrorReason_ERROR_REASON_UNSUPPORTED, "has the roles prefill, decode, embed", "lockstep disown")
 	assert.NoError(t, s.Check(t.Context(), "v2", 2, 1))
 	s.disown(s.ref())
-	s.edit(func(set *disaggregated.DisaggregatedSet) {
-		metav1.SetMetaDataAnnotation(&set.ObjectMeta, "example.com/woken", "true")
-	})
+	s.wake()
 	s.Await("v4", 2, 1)
 	s.Await("v2", -1, -1)
 

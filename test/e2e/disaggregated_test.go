@@ -67,13 +67,7 @@ func newRoleSet(t *testing.T, prefill, decode int32) *roleSet {
 // newRoleSetOf is newRoleSet with a driver of the test's own.
 func newRoleSetOf(t *testing.T, prefill, decode int32, start func(*env) *driver.Driver) *roleSet {
 	t.Helper()
-	return newRoleSetIn(t, cluster.Shared(t), prefill, decode, start)
-}
-
-// newRoleSetIn is newRoleSetOf in any cluster.
-func newRoleSetIn(t *testing.T, c *cluster.Cluster, prefill, decode int32, start func(*env) *driver.Driver) *roleSet {
-	t.Helper()
-	e := newEnvIn(t, c)
+	e := newEnvIn(t, cluster.Shared(t))
 	suite.InstallRoles(t, e.cluster)
 	e.observer.waive(ruleHold) // its rules are those of a LeaderWorkerSet's hold
 	e.driver = start(e)
@@ -187,11 +181,23 @@ func (s *roleSet) adopt() {
 	})
 }
 
-// dryScale tries to set the groups of a child.
-func (s *roleSet) dryScale(ctx context.Context, child string, groups int) error {
-	_, err := s.lws.LeaderworkersetV1().LeaderWorkerSets(s.namespace).Patch(ctx, child, types.MergePatchType,
-		fmt.Appendf(nil, `{"spec":{"replicas":%d}}`, groups), metav1.PatchOptions{DryRun: []string{metav1.DryRunAll}})
+// dryScale tries to set the groups of a LeaderWorkerSet, or those in its scale.
+func (s *roleSet) dryScale(ctx context.Context, name string, groups int, scale ...string) error {
+	_, err := s.dynamic.Resource(setsResource).Namespace(s.namespace).Patch(ctx, name, types.MergePatchType,
+		fmt.Appendf(nil, `{"spec":{"replicas":%d}}`, groups), metav1.PatchOptions{DryRun: []string{metav1.DryRunAll}}, scale...)
 	return err
+}
+
+// mustKeep fails if the leader of one of these groups was replaced.
+func (s *roleSet) mustKeep(tag string, before map[string]types.UID) {
+	s.t.Helper()
+	assert.Subset(s.t, s.Leaders(tag), before, "groups were started again")
+}
+
+// mustStay fails if a group with a tag was replaced, removed or added.
+func (s *roleSet) mustStay(tag string, before map[string]types.UID) {
+	s.t.Helper()
+	assert.Equal(s.t, before, s.Leaders(tag), "the leaders at %s", tag)
 }
 
 // TestDisaggregatedHeld: an edited template creates children without groups, and nothing else. Roles are scaled, groups fail, and LWS
@@ -250,11 +256,7 @@ func (s *roleSet) refuses() {
 	require.NoError(s.t, err)
 	waiting, err := s.Children(ctx, "v3")
 	require.NoError(s.t, err)
-	scale := func(child string, groups int) error {
-		_, err := sets.Patch(ctx, child, types.MergePatchType, fmt.Appendf(nil, `{"spec":{"replicas":%d}}`, groups), metav1.PatchOptions{}, "scale")
-		return err
-	}
-	relabel := fmt.Appendf(nil, `{"metadata":{"labels":{%q:"other"}},"spec":{"replicas":0}}`, disaggregated.SetNameLabelKey)
+	relabel := fmt.Sprintf(`{"metadata":{"labels":{%q:"other"}},"spec":{"replicas":0}}`, disaggregated.SetNameLabelKey)
 	forged := waiting["prefill"].DeepCopy()
 	forged.ObjectMeta = metav1.ObjectMeta{Name: "forged", Labels: waiting["prefill"].Labels}
 	forged.Spec.Replicas = ptr.To[int32](1)
@@ -276,15 +278,12 @@ func (s *roleSet) refuses() {
 		"a stable child is deleted":                            sets.Delete(ctx, stable["decode"].Name, dryRun),
 		"a stable child is scaled below":                       s.dryScale(ctx, stable["decode"].Name, 1),
 		"a waiting child is scaled":                            s.dryScale(ctx, waiting["decode"].Name, 1),
-		"a stable child's scale is set below":                  scale(stable["prefill"].Name, 3),
-		"a waiting child's scale is set":                       scale(waiting["prefill"].Name, 1),
-		"the scale of a waiting child of an added role is set": scale(added.Name, 1),
-		"a stable child is taken out of bounds": func() error {
-			_, err := sets.Patch(ctx, stable["decode"].Name, types.MergePatchType, relabel, metav1.PatchOptions{})
-			return err
-		}(),
-		"a child is created with groups": func() error { _, err := sets.Create(ctx, forged, metav1.CreateOptions{}); return err }(),
-		"another one is made a child":    dryPatch(plain.Name, types.MergePatchType, fmt.Sprintf(`{"metadata":{"labels":%s}}`, asJSON(forged.Labels))),
+		"a stable child's scale is set below":                  s.dryScale(ctx, stable["prefill"].Name, 3, "scale"),
+		"a waiting child's scale is set":                       s.dryScale(ctx, waiting["prefill"].Name, 1, "scale"),
+		"the scale of a waiting child of an added role is set": s.dryScale(ctx, added.Name, 1, "scale"),
+		"a stable child is taken out of bounds":                dryPatch(stable["decode"].Name, types.MergePatchType, relabel),
+		"a child is created with groups":                       func() error { _, err := sets.Create(ctx, forged, metav1.CreateOptions{}); return err }(),
+		"another one is made a child":                          dryPatch(plain.Name, types.MergePatchType, fmt.Sprintf(`{"metadata":{"labels":%s}}`, asJSON(forged.Labels))),
 		"a stable child gets another template": dryPatch(stable["prefill"].Name, types.JSONPatchType,
 			`[{"op":"replace","path":"/spec/leaderWorkerTemplate/workerTemplate/spec/containers/0/image","value":"example.com/model:v3"}]`),
 		"a stable child's leaders get another topology": dryPatch(stable["prefill"].Name, types.MergePatchType,
@@ -388,8 +387,7 @@ func TestDisaggregatedReleased(t *testing.T) {
 	}
 	s.abortBy("aborted", "patch disaggregatedsets", "patch replicabounds", "patch leaderworkersets", "patch leaderworkersets", "patch replicabounds")
 	s.Await("v2", 0, 0)
-	now := s.Leaders("v1")
-	assert.True(t, maps.Equal(now, stable), "the leaders of the stable revision were %v and are %v", stable, now)
+	s.mustStay("v1", stable)
 	if c := s.awaitState(pb.State_STATE_ROLLED_BACK, ""); !strings.Contains(c.GetMessage(), "run `lockstep undo disaggregatedset/llm -n "+s.namespace+" --to-revision "+c.GetStableRevision()+"`") {
 		t.Errorf("the abort does not say how the template is withdrawn: %s", c.GetMessage())
 	}
@@ -421,8 +419,8 @@ func TestDisaggregatedReleased(t *testing.T) {
 	}
 	s.Await("v1", -1, -1)
 	s.Await("v2", 4, 2)
-	now = s.Leaders("v2")
-	assert.True(t, len(now) == 6 && maps.Equal(now, updated), "the leaders of the update revision were %v and are %v", updated, now)
+	assert.Len(t, updated, 6, "updated groups")
+	s.mustStay("v2", updated)
 	s.setImage("v3")
 	s.Await("v3", 0, 0)
 	s.Await("v2", 4, 2)
@@ -620,9 +618,7 @@ func (s *roleSet) forgeScaler() {
 		return nil
 	})
 	require.NoError(s.t, errors.Join(s.Check(s.t.Context(), "v1", 5, 2), scalers.Delete(s.t.Context(), name, metav1.DeleteOptions{})))
-	s.edit(func(set *disaggregated.DisaggregatedSet) {
-		metav1.SetMetaDataAnnotation(&set.ObjectMeta, "example.com/woken", "true")
-	})
+	s.wake()
 }
 
 // scaleExternally gives a role its groups in a scaler.
@@ -769,7 +765,8 @@ func (s *roleSet) switchesScaling(before *autoscalingv2.HorizontalPodAutoscaler)
 	s.scaleRole(5)
 	s.awaitState(pb.State_STATE_READY, "BatchReady")
 	assert.NoError(s.t, errors.Join(s.Check(ctx, "v2", 5, 2), s.Check(ctx, "v3", 3, 2)))
-	assert.True(s.t, maps.Equal(s.Leaders("v2"), stable) && maps.Equal(s.Leaders("v3"), updated), "groups were started again")
+	s.mustStay("v2", stable)
+	s.mustStay("v3", updated)
 	s.scaleRole(4)
 	s.finalize("switched", rollback)
 	s.Await("v3", 0, 0)
@@ -914,9 +911,7 @@ func TestDisaggregatedUndone(t *testing.T) {
 	if c := s.awaitState(pb.State_STATE_COMPLETED, ""); c.GetTemplateRevision() != history[1].GetName() {
 		t.Errorf("the template waits as revision %s: %s", c.GetTemplateRevision(), c.GetMessage())
 	}
-	for name, uid := range leaders {
-		assert.Equal(t, uid, s.Leaders("v2")[name], "the group of %s was started again", name)
-	}
+	s.mustKeep("v2", leaders)
 	s.begin("again", pb.Style_STYLE_BLUE_GREEN, "100%")
 	s.upgrade("again", 0)
 	s.finalize("again", promote)
@@ -1012,8 +1007,7 @@ func TestDisaggregatedForeign(t *testing.T) {
 		return nil
 	})
 	s.awaitState(pb.State_STATE_READY, "BatchReady")
-	now := s.Leaders("v2")
-	assert.True(t, maps.Equal(now, updated), "the leaders of the update were %v and are %v", updated, now)
+	s.mustStay("v2", updated)
 
 	s.edit(func(set *disaggregated.DisaggregatedSet) {
 		set.Labels = map[string]string{"example.com/edited": "true"}
@@ -1051,11 +1045,7 @@ func (s *roleSet) leavesNamesakes() {
 	own, errOwn := s.Children(ctx, "v1")
 	others, errOthers := other.Children(ctx, "v1")
 	require.True(s.t, errOwn == nil && errOthers == nil, "%v %v", errOwn, errOthers)
-	scale := func(child string, groups int) error {
-		_, err := s.dynamic.Resource(setsResource).Namespace(s.namespace).Patch(ctx, child, types.MergePatchType,
-			fmt.Appendf(nil, `{"spec":{"replicas":%d}}`, groups), metav1.PatchOptions{DryRun: []string{metav1.DryRunAll}}, "scale")
-		return err
-	}
+	scale := func(child string, groups int) error { return s.dryScale(ctx, child, groups, "scale") }
 	s.eventually("the namesakes are scaled", func(context.Context) error {
 		return errors.Join(scale(plain.Name, 0), scale(plain.Name, 3), scale(others["prefill"].Name, 3), scale(own["prefill"].Name, 3))
 	})

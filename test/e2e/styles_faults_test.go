@@ -144,6 +144,8 @@ type disturbed struct {
 	proxy  *proxy
 	style  style
 	course course
+	// edit changes the template.
+	edit func()
 }
 
 func disturb(t *testing.T, s style, c course, h fault) *disturbed {
@@ -158,7 +160,7 @@ func disturb(t *testing.T, s style, c course, h fault) *disturbed {
 		w.expose()
 		w.autoscale(3, 3, selectPolicies(maxChange, minChange))
 	}
-	return &disturbed{t, w, p, s, c}
+	return &disturbed{t, w, p, s, c, func() { w.edit(image("v2"), c.edit) }}
 }
 
 // policy returns the policy of the release.
@@ -181,7 +183,7 @@ func (d *disturbed) run() {
 		_, err := w.driver.Adopt(ctx, &pb.AdoptRequest{Workload: w.ref()})
 		return err
 	})
-	w.edit(image("v2"), d.course.edit)
+	d.edit()
 	d.call("Initialize", func(context.Context) error { return settled(w.tryInitialize("r1", p)) })
 	for _, batch := range d.course.batches {
 		d.call("UpgradeBatch", func(context.Context) error {
