@@ -27,34 +27,20 @@ import (
 //
 // Proves (test): Safety rule 5, checked after every event: the observer reports each violation.
 func TestReplayReportsViolations(t *testing.T) {
-	held := &lws.RollingUpdateConfiguration{Partition: ptr.To[int32](holdPartition), MaxUnavailable: intstr.FromInt32(1)}
-	native := &lws.RollingUpdateConfiguration{Partition: ptr.To[int32](0), MaxUnavailable: intstr.FromInt32(1)}
-	stable := func(phase string, c *lws.RollingUpdateConfiguration) *lws.LeaderWorkerSet {
-		s := model("m", 2, 1)
-		s.Spec.RolloutStrategy.RollingUpdateConfiguration = c
-		s.Annotations = map[string]string{recordAnnotation: fmt.Sprintf(
-			`{"version":1,"saved":{"maxUnavailable":1,"maxSurge":0},"release":{"id":"r","stableRevision":"old","updateRevision":"new","phase":%q}}`, phase)}
-		return s
+	stable := func(phase string, partition int32, changes ...func(*lws.LeaderWorkerSet)) *lws.LeaderWorkerSet {
+		return inRelease(phase, partition, "{}", "", changes...)
 	}
-	canary := func(name string, replicas int32, target string) *lws.LeaderWorkerSet {
-		s := model(name, replicas, 1)
-		s.Labels = map[string]string{roleLabel: "canary", stableLabel: "m", "lockstep.dev/revision": "new"}
-		s.Annotations = map[string]string{targetAnnotation: target}
-		return s
+	deleting := func(o runtime.Object) runtime.Object { return deletedAt(o, "12:00:00") }
+	faster := func(s *lws.LeaderWorkerSet) {
+		s.Spec.RolloutStrategy.RollingUpdateConfiguration.MaxUnavailable = intstr.FromInt32(2)
 	}
-	deleting := func(o runtime.Object) runtime.Object {
-		o.(metav1.Object).SetDeletionTimestamp(&metav1.Time{})
-		return o
-	}
-	scaled := func(replicas int32) *lws.LeaderWorkerSet {
-		s := stable("Progressing", held)
-		s.Spec.Replicas = &replicas
-		return s
-	}
-	const none, half, all = "", `{"groups":"50%"}`, `{"groups":"100%"}`
+	second := greenSet(0, "")
+	second.Name = "second"
+	const held, native = holdPartition, 0
+	const none, half, all = "", "50%", "100%"
 	old0, old1 := podAt("m", 0, "old", true), podAt("m", 1, "old", true)
-	begun := []runtime.Object{stable("Progressing", held), old0, old1, canary("c", 0, none)}
-	full := append(begun[:4:4], canary("c", 2, all))
+	begun := []runtime.Object{stable("Progressing", held), old0, old1, greenSet(0, none)}
+	full := append(begun[:4:4], greenSet(2, all))
 	promoting := append(full[:5:5], stable("Promoting", native))
 
 	for _, test := range []struct {
@@ -62,23 +48,23 @@ func TestReplayReportsViolations(t *testing.T) {
 		history  []runtime.Object
 	}{
 		{"", append(promoting[:6:6], podAt("m", 1, "new", false), podAt("m", 1, "new", true), podAt("m", 0, "new", false), podAt("m", 0, "new", true),
-			stable("Promoted", held), deleting(canary("c", 2, all)))},
-		{"", append(full[:5:5], stable("CleaningUp", held), deleting(canary("c", 2, all)))},
-		{"", append(full[:5:5], podAt("c", 0, "new", true), podAt("c", 1, "new", true), scaled(1), scaled(0))},
-		{ruleOneCanary, append(begun[:4:4], canary("d", 0, none))},
-		{ruleCanarySize, append(begun[:4:4], canary("c", 2, half))},
-		{ruleCanarySize, append(full[:5:5], podAt("c", 0, "new", true), podAt("c", 1, "new", true), podAt("c", 2, "new", true))},
+			stable("Promoted", held), deleting(greenSet(2, all)))},
+		{"", append(full[:5:5], stable("CleaningUp", held), deleting(greenSet(2, all)))},
+		{"", append(full[:5:5], podAt("g", 0, "new", true), podAt("g", 1, "new", true), stable("Progressing", held, groups(1)), stable("Progressing", held, groups(0)))},
+		{ruleOneCanary, append(begun[:4:4], second)},
+		{ruleCanarySize, append(begun[:4:4], greenSet(2, half))},
+		{ruleCanarySize, append(full[:5:5], podAt("g", 0, "new", true), podAt("g", 1, "new", true), podAt("g", 2, "new", true))},
 		{ruleStableUntouched, append(begun[:4:4], deleting(podAt("m", 1, "old", true)))},
 		{ruleStableUntouched, []runtime.Object{stable("Progressing", held), old0, podAt("m", 1, "new", true)}},
 		{ruleAvailable, append(promoting[:6:6], podAt("m", 1, "new", false), podAt("m", 0, "new", false))},
 		{ruleSurge, append(promoting[:6:6], podAt("m", 2, "new", false))},
-		{ruleCanaryStays, append(promoting[:6:6], canary("c", 1, all))},
-		{ruleCanaryStays, append(promoting[:6:6], stable("Promoting", native), canary("c", 0, all))},
-		{ruleIntent, []runtime.Object{stable("CleaningUp", held), old0, old1, canary("c", 0, none)}},
-		{ruleIntent, append(full[:5:5], deleting(canary("c", 2, all)))},
-		{ruleCanaryStays, append(promoting[:6:6], stable("RollingBack", native), canary("c", 0, all))},
+		{ruleCanaryStays, append(promoting[:6:6], greenSet(1, all))},
+		{ruleCanaryStays, append(promoting[:6:6], stable("Promoting", native), greenSet(0, all))},
+		{ruleIntent, []runtime.Object{stable("CleaningUp", held), old0, old1, greenSet(0, none)}},
+		{ruleIntent, append(full[:5:5], deleting(greenSet(2, all)))},
+		{ruleCanaryStays, append(promoting[:6:6], stable("RollingBack", native), greenSet(0, all))},
 		{ruleHold, append(begun[:4:4], stable("Progressing", native))},
-		{ruleHold, append(promoting[:6:6], stable("Promoting", &lws.RollingUpdateConfiguration{Partition: ptr.To[int32](0), MaxUnavailable: intstr.FromInt32(2)}))},
+		{ruleHold, append(promoting[:6:6], stable("Promoting", native, faster))},
 	} {
 		mustViolate(t, test.violated, test.history)
 	}
@@ -157,12 +143,11 @@ func TestReplayReportsViolationsInPlace(t *testing.T) {
 	surging := func(s *lws.LeaderWorkerSet) {
 		s.Spec.RolloutStrategy.RollingUpdateConfiguration.MaxSurge = intstr.FromInt32(1)
 	}
-	four := func(s *lws.LeaderWorkerSet) { s.Spec.Replicas = ptr.To[int32](4) }
 
 	begun := []runtime.Object{set("Progressing", holdPartition, "0"), pod(0, "old", true), pod(1, "old", true)}
 	half := append(begun[:3:3], set("Progressing", 1, "50%"), deleting(1, "old"), pod(1, "new", false), pod(1, "new", true))
 	all := append(half[:7:7], set("Progressing", 0, "100%"), deleting(0, "old"), pod(0, "new", false), pod(0, "new", true))
-	more := append(half[:7:7], set("Progressing", 1, "50%", four), pod(2, "new", true), pod(3, "new", true), set("Progressing", 2, "50%", four))
+	more := append(half[:7:7], set("Progressing", 1, "50%", groups(4)), pod(2, "new", true), pod(3, "new", true), set("Progressing", 2, "50%", groups(4)))
 	for name, test := range map[string]struct {
 		violated rule
 		history  []runtime.Object
