@@ -215,7 +215,7 @@ func TestForcedRollback(t *testing.T) {
 	_, err := w.driver.Finalize(t.Context(), &pb.FinalizeRequest{Workload: w.ref(), ReleaseId: "r1", Intent: promote, Force: true})
 	mustFail(t, err, pb.ErrorReason_ERROR_REASON_INVALID_REQUEST, "force", "ROLLBACK only")
 
-	out, code := w.lockstep(w.toDriver("abort", "model", "--force", "--no-wait")...)
+	out, code := w.lockstep("abort", "model", "--force", "--no-wait")
 	require.Zero(t, code, "abort --force exits with %d: %s", code, out)
 	w.driver.Kill()
 	w.driver.Restart()

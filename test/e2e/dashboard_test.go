@@ -8,7 +8,6 @@ package e2e
 import (
 	"bufio"
 	"context"
-	"errors"
 	"flag"
 	"fmt"
 	"os"
@@ -17,7 +16,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/chromedp/chromedp"
 	"github.com/chromedp/chromedp/kb"
@@ -204,13 +202,8 @@ func TestDashboard(t *testing.T) {
 		"dark mode has the colours of light mode")
 	w.mustBeIdle()
 
-	path := driver.Path(t)
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-	defer cancel()
-	out, err := exec.CommandContext(ctx, path, "dashboard", "-A", "--kubeconfig", viewer).CombinedOutput()
-	var exit *exec.ExitError
-	assert.True(t, errors.As(err, &exit) && exit.ExitCode() == 1 && strings.Contains(string(out), "[FORBIDDEN]"),
-		"all namespaces with the permissions of one: %v\n%s", err, out)
+	_, stderr, code := e.run("dashboard", "-A", "--kubeconfig", viewer)
+	assert.True(t, code == 1 && strings.Contains(stderr, "[FORBIDDEN]"), "all namespaces with the permissions of one: %d\n%s", code, stderr)
 }
 
 // The page reports that the driver is down, and continues once it has restarted.

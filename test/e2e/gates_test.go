@@ -73,7 +73,7 @@ func newMeasured(t *testing.T) *measured {
 func (m *measured) release(flags ...string) (text string, documents []view.Document, code int) {
 	m.t.Helper()
 	args := append([]string{"release", "model", "--policy", m.policy, "--prometheus", m.url, "-o", "json"}, flags...)
-	text, code = m.lockstep(m.toDriver(args...)...)
+	text, code = m.lockstep(args...)
 	for line := range strings.Lines(text) {
 		var d view.Document
 		require.NoError(m.t, json.Unmarshal([]byte(line), &d), line)
@@ -120,7 +120,7 @@ func TestGates(t *testing.T) {
 	assert.True(t, last.Outcome == "rolled-back" && strings.Contains(last.Message, why), "the last document: %+v", last)
 	c := m.awaitState(pb.State_STATE_ROLLED_BACK)
 	assert.True(t, strings.HasPrefix(c.GetEndMessage(), why), "the context says %q", c.GetEndMessage())
-	history, _ := m.lockstep(m.toDriver("history", "model")...)
+	history, _ := m.lockstep("history", "model")
 	m.mustContain(history, "rolled back", why)
 	m.eventually("an event with the reason", func(ctx context.Context) error { return m.hasEvent(ctx, "model", why) })
 

@@ -9,7 +9,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"os/exec"
 	"slices"
 	"strings"
 	"testing"
@@ -149,25 +148,18 @@ func TestHistoryForbidden(t *testing.T) {
 }
 
 // mustPrint runs a command, which must succeed and print all words.
-func (e *env) mustPrint(words []string, args ...string) string {
+func (e *env) mustPrint(words []string, args ...string) {
 	e.t.Helper()
-	path := driver.Path(e.t)
 	args = append(args, "--namespace", e.namespace)
 	if !slices.Contains(args, "--kubeconfig") {
 		args = append(args, "--kubeconfig", driver.Kubeconfig(e.t, e.cluster))
 	}
-	cmd := exec.CommandContext(e.t.Context(), path, args...)
-	var errs strings.Builder
-	cmd.Stderr = &errs
-	out, err := cmd.Output()
-	if err != nil {
-		e.t.Fatalf("lockstep %v: %v\n%s%s", args, err, out, errs.String())
-	}
-	plain := strings.Join(strings.Fields(string(out)), " ")
+	out, errs, code := e.run(args...)
+	require.Zero(e.t, code, "lockstep %v\n%s%s", args, out, errs)
+	plain := strings.Join(strings.Fields(out), " ")
 	for _, word := range words {
 		assert.Contains(e.t, plain, strings.Join(strings.Fields(word), " "), "lockstep %v does not print %q:\n%s", args, word, out)
 	}
-	return string(out)
 }
 
 // undo restores a template and returns its revision.

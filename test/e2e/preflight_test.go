@@ -27,6 +27,7 @@ import (
 	"k8s.io/utils/ptr"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
+	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/await"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 	"github.com/lockstep-rollouts/lockstep/test/deploy"
 	"github.com/lockstep-rollouts/lockstep/test/driver"
@@ -167,11 +168,11 @@ func (w *workload) mustReportFindings(p *pb.ReleasePolicy) {
 func (w *workload) preflightCommand() {
 	w.t.Helper()
 	for failOn, want := range map[string]int{"error": 5, "never": 0} {
-		out, code := w.lockstep(w.toDriver("preflight", "model", "--batches", "50%", "--fail-on", failOn)...)
+		out, code := w.lockstep("preflight", "model", "--batches", "50%", "--fail-on", failOn)
 		assert.Equal(w.t, want, code, "--fail-on %s: exit code %d, want %d\n%s", failOn, code, want, out)
 		w.mustContain(out, "[AllUnavailable]", "LeaderWorkerSet "+w.namespace+"/model, spec.", "(needs nodes)")
 	}
-	out, _ := w.lockstep(w.toDriver("preflight", "model", "-o", "json", "--fail-on", "never")...)
+	out, _ := w.lockstep("preflight", "model", "-o", "json", "--fail-on", "never")
 	w.mustContain(out, `PreStopMissing`)
 }
 
@@ -180,21 +181,27 @@ func (w *workload) toDriver(args ...string) []string {
 	return append(args, "--address", w.driver.Address(), "--namespace", w.namespace)
 }
 
-// lockstep runs a command.
-func (w *workload) lockstep(args ...string) (stdout string, code int) {
-	w.t.Helper()
-	binary := driver.Path(w.t)
-	var out, stderr bytes.Buffer
-	cmd := exec.CommandContext(w.t.Context(), binary, args...)
-	cmd.Stdout, cmd.Stderr = &out, &stderr
+// run runs a command of lockstep to its end.
+func (e *env) run(args ...string) (stdout, stderr string, code int) {
+	e.t.Helper()
+	ctx, cancel := context.WithTimeout(e.t.Context(), 2*await.Patience)
+	defer cancel()
+	var out, errs strings.Builder
+	cmd := exec.CommandContext(ctx, driver.Path(e.t), args...)
+	cmd.Stdout, cmd.Stderr = &out, &errs
 	if err := cmd.Run(); err != nil {
 		_, ended := errors.AsType[*exec.ExitError](err)
-		require.True(w.t, ended, err)
+		require.True(e.t, ended, err)
 	}
-	if stderr.Len() > 0 {
-		w.t.Logf("lockstep %s: %s", args[0], &stderr)
-	}
-	return out.String(), cmd.ProcessState.ExitCode()
+	return out.String(), errs.String(), cmd.ProcessState.ExitCode()
+}
+
+// lockstep is run with the test's driver.
+func (w *workload) lockstep(args ...string) (stdout string, code int) {
+	w.t.Helper()
+	stdout, stderr, code := w.run(w.toDriver(args...)...)
+	w.t.Logf("lockstep %s: %s", args[0], stderr)
+	return stdout, code
 }
 
 // A user who may only read tries preflight, plan and status. Without LeaderWorkerSets the error says what to ask for, and nothing else
@@ -205,27 +212,17 @@ func TestPreflightByReader(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)
 	e.deploy(model("vllm", 4, 2))
-	binary := driver.Path(t)
 	kubeconfig := e.account("reader")
 	e.bind("RoleBinding", "reader", "ClusterRole", "view")
 	commands := [][]string{{"preflight", "vllm"}, {"plan", "vllm", "--batches", "25%,100%"}, {"status", "vllm"}}
-	run := func(args []string) (string, string, error) {
-		cmd := exec.CommandContext(t.Context(), binary, append(args, "--kubeconfig", kubeconfig, "--namespace", e.namespace)...)
-		var stdout, stderr bytes.Buffer
-		cmd.Stdout, cmd.Stderr = &stdout, &stderr
-		err := cmd.Run()
-		return stdout.String(), stderr.String(), err
+	run := func(args []string) (string, string, int) {
+		return e.run(append(args, "--kubeconfig", kubeconfig, "--namespace", e.namespace)...)
 	}
 	for _, args := range commands {
-		stdout, stderr, err := run(args)
-		exit, ended := errors.AsType[*exec.ExitError](err)
-		if !ended || exit.ExitCode() != 1 || stdout != "" || strings.Contains(stderr, "level=") {
-			t.Errorf("lockstep %s: %v\n%s%s", args[0], err, stdout, stderr)
-		}
+		stdout, stderr, code := run(args)
+		assert.True(t, code == 1 && stdout == "" && !strings.Contains(stderr, "level="), "lockstep %s: %d\n%s%s", args[0], code, stdout, stderr)
 		for _, want := range []string{`may not list and watch leaderworkersets`, `in the namespace "` + e.namespace + `"`, "your own permissions", "--address"} {
-			if !strings.Contains(stderr, want) {
-				t.Errorf("the error of lockstep %s lacks %q:\n%s", args[0], want, stderr)
-			}
+			assert.Contains(t, stderr, want, "lockstep %s", args[0])
 		}
 	}
 
@@ -234,9 +231,8 @@ func TestPreflightByReader(t *testing.T) {
 	e.bind("RoleBinding", "reader", "Role", "sets")
 	for _, args := range commands {
 		e.eventually("lockstep "+args[0]+" succeeds", func(context.Context) error {
-			_, stderr, err := run(args)
-			if err != nil {
-				return fmt.Errorf("%w: %s", err, stderr)
+			if _, stderr, code := run(args); code != 0 {
+				return errors.New(stderr)
 			}
 			return nil
 		})
