@@ -15,7 +15,6 @@ import (
 	"testing"
 	"time"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
@@ -457,10 +456,8 @@ func TestRolloutDeleted(t *testing.T) {
 			}
 			e.Eventually("the workload is the user's again", func(ctx context.Context) error { return e.disowned(ctx, "v1") })
 			e.Eventually("the Rollout is deleted", func(ctx context.Context) error {
-				if _, err := e.tryGet(ctx, name); !apierrors.IsNotFound(err) {
-					return fmt.Errorf("it is there: %w", err)
-				}
-				return nil
+				_, err := e.tryGet(ctx, name)
+				return suite.Gone(err)
 			})
 			after := e.Identities()
 			assert.True(t, maps.Equal(before, after), "groups were replaced: %v before, %v after", before, after)

@@ -12,7 +12,6 @@ import (
 
 	"github.com/argoproj/argo-rollouts/pkg/apis/rollouts/v1alpha1"
 	"github.com/stretchr/testify/require"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
@@ -153,17 +152,10 @@ func (e *env) backup() *unstructured.Unstructured {
 func (e *env) deleteAndWait(propagation metav1.DeletionPropagation) {
 	e.T.Helper()
 	client := e.Objects(rollouts)
-	old := suite.GetObject(e.T.Context(), e.T, client, name)
 	require.NoError(e.T, client.Delete(e.T.Context(), name, metav1.DeleteOptions{PropagationPolicy: &propagation}))
 	e.Eventually("the Rollout is deleted", func(ctx context.Context) error {
 		_, err := client.Get(ctx, name, metav1.GetOptions{})
-		if err == nil {
-			err = errors.New("it is there, once uid " + string(old.GetUID()))
-		}
-		if apierrors.IsNotFound(err) {
-			return nil
-		}
-		return err
+		return suite.Gone(err)
 	})
 }
 

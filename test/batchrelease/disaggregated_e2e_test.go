@@ -35,7 +35,7 @@ func TestDisaggregated(t *testing.T) {
 	e.remove()
 	e.Eventually("the BatchRelease is gone", func(ctx context.Context) error {
 		_, err := e.release(ctx, name)
-		return notFound(err)
+		return suite.Gone(err)
 	})
 	s.Await("v2", 0, 0)
 	now := s.Leaders("v1")

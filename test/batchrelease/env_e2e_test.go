@@ -16,7 +16,6 @@ import (
 	"github.com/openkruise/rollouts/api/v1beta1"
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -251,14 +250,3 @@ func (e *env) added() string {
 }
 
 func asJSON(v any) string { return text.JSON(v) }
-
-// notFound returns nil for the error NotFound.
-func notFound(err error) error {
-	if apierrors.IsNotFound(err) {
-		return nil
-	}
-	if err == nil {
-		return fmt.Errorf("it still exists")
-	}
-	return err
-}

@@ -217,7 +217,7 @@ func TestDeletion(t *testing.T) {
 			e.remove()
 			e.Eventually("the BatchRelease is deleted", func(ctx context.Context) error {
 				_, err := e.release(ctx, name)
-				return notFound(err)
+				return suite.Gone(err)
 			})
 			// Deleted only when nothing of the release is left.
 			n := e.workloads(t.Context())

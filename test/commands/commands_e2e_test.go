@@ -85,9 +85,7 @@ func TestAlertCommands(t *testing.T) {
 // Proves (test): The commands of the documentation, run as a reader would.
 func TestInstallCommands(t *testing.T) {
 	t.Parallel()
-	c, err := cluster.Start(t.Context(), cluster.WithInstallers(), cluster.WithLog(t.Output()))
-	require.NoError(t, err)
-	t.Cleanup(c.Stop)
+	c := suite.Own(t, cluster.WithInstallers())
 	require.NoError(t, c.InstallPrometheusOperator(t.Context()))
 	r := newReaderOf(t, c)
 	r.run("config/chart/README.md")

@@ -23,6 +23,7 @@ import (
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 	"github.com/lockstep-rollouts/lockstep/test/cluster"
 	"github.com/lockstep-rollouts/lockstep/test/driver"
+	"github.com/lockstep-rollouts/lockstep/test/suite"
 	"github.com/lockstep-rollouts/lockstep/test/tenant"
 )
 
@@ -34,16 +35,14 @@ const unavailable = pb.ErrorReason_ERROR_REASON_API_UNAVAILABLE
 // Proves: An API server that stops; no LWS yet.
 func TestCanaryControlPlaneFaults(t *testing.T) {
 	t.Parallel()
-	c, err := cluster.Start(t.Context(), cluster.WithoutLWS(), cluster.WithNodes(4, nil), cluster.WithLog(t.Output()))
-	require.NoError(t, err)
-	t.Cleanup(c.Stop)
+	c := suite.Own(t, cluster.WithoutLWS(), cluster.WithNodes(4, nil))
 	e := newEnvIn(t, c)
 	e.driver = driver.Prepare(t, driver.Kubeconfig(t, c), e.namespace)
 	e.driver.Begin()
 	missing := e.existing("model")
 
 	missing.awaitError("LWS is missing", pb.ErrorReason_ERROR_REASON_WORKLOAD_API_MISSING)
-	_, err = missing.tryInitialize("r1", quarters())
+	_, err := missing.tryInitialize("r1", quarters())
 	mustFail(t, err, pb.ErrorReason_ERROR_REASON_WORKLOAD_API_MISSING, "v0.9.0")
 	require.NoError(t, c.InstallLWS(t.Context()))
 	missing.awaitError("the driver has found LWS", pb.ErrorReason_ERROR_REASON_WORKLOAD_NOT_FOUND)

@@ -6,19 +6,19 @@
 package e2e
 
 import (
+	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+	"github.com/lockstep-rollouts/lockstep/test/suite"
 )
 
 // remove deletes a LeaderWorkerSet as kubectl does.
@@ -28,15 +28,17 @@ func (w *workload) remove(name string, how metav1.DeletionPropagation) {
 	require.NoError(w.t, err)
 }
 
+// gone returns nil if a LeaderWorkerSet is deleted.
+func (w *workload) gone(ctx context.Context, name string) error {
+	_, err := w.lws.LeaderworkersetV1().LeaderWorkerSets(w.namespace).Get(ctx, name, metav1.GetOptions{})
+	return suite.Gone(err)
+}
+
 // awaitNothing waits until the workload and everything that its releases added are deleted.
 func (w *workload) awaitNothing() {
 	w.t.Helper()
 	w.eventually("everything is deleted", func(ctx context.Context) error {
-		_, err := w.lws.LeaderworkersetV1().LeaderWorkerSets(w.namespace).Get(ctx, w.name, metav1.GetOptions{})
-		if !apierrors.IsNotFound(err) {
-			return fmt.Errorf("%s still exists (%w)", w.name, err)
-		}
-		return w.leftovers(ctx)
+		return cmp.Or(w.gone(ctx, w.name), w.leftovers(ctx))
 	})
 }
 
@@ -59,31 +61,17 @@ func TestCanaryStableOrphaned(t *testing.T) {
 				w.driver.Kill()
 			}
 			w.remove(w.name, metav1.DeletePropagationOrphan)
-			sets := w.lws.LeaderworkersetV1().LeaderWorkerSets(w.namespace)
 			if down {
-				w.eventually("the canary has no owner", func(ctx context.Context) error {
-					c, err := sets.Get(ctx, canary, metav1.GetOptions{})
-					if err == nil && len(c.OwnerReferences) > 0 {
-						err = fmt.Errorf("it has %v", c.OwnerReferences)
-					}
-					return err
-				})
+				w.awaitObject("the canary has no owner", func() bool { return len(w.getNamed(canary).OwnerReferences) == 0 })
 				w.driver.Restart()
 			}
 			w.eventually("the canary is deleted", func(ctx context.Context) error {
-				_, err := sets.Get(ctx, canary, metav1.GetOptions{})
-				if pods := w.podsOf(canary); !apierrors.IsNotFound(err) || len(pods) > 0 {
-					return fmt.Errorf("%s still exists with %d pods (%w)", canary, len(pods), err)
+				if pods := w.podsOf(canary); len(pods) > 0 {
+					return fmt.Errorf("it has %d pods", len(pods))
 				}
-				return nil
+				return w.gone(ctx, canary)
 			})
-			w.eventually("the workload is gone, and its history has no owner", func(ctx context.Context) error {
-				_, err := sets.Get(ctx, w.name, metav1.GetOptions{})
-				if !apierrors.IsNotFound(err) {
-					return errors.Join(errNotYet, err)
-				}
-				return nil
-			})
+			w.eventually("the workload is gone", func(ctx context.Context) error { return w.gone(ctx, w.name) })
 			after := w.stablePods()
 			assert.Equal(t, len(before), len(after), "%d pods of the user's are left of %d", len(after), len(before))
 			for name, p := range w.stablePods() {
@@ -194,13 +182,7 @@ func TestCanaryCopied(t *testing.T) {
 
 	for _, c := range copies {
 		c.remove(c.name, metav1.DeletePropagationBackground)
-		c.eventually("the copy "+c.name+" is deleted", func(ctx context.Context) error {
-			_, err := c.lws.LeaderworkersetV1().LeaderWorkerSets(c.namespace).Get(ctx, c.name, metav1.GetOptions{})
-			if !apierrors.IsNotFound(err) {
-				return fmt.Errorf("it still exists (%w)", err)
-			}
-			return nil
-		})
+		c.eventually("the copy "+c.name+" is deleted", func(ctx context.Context) error { return c.gone(ctx, c.name) })
 	}
 	w.mustBeIdle()
 }

@@ -85,13 +85,7 @@ func TestCanaryPromote(t *testing.T) {
 		r, err := w.tryUpgrade("r1", 0, long)
 		return r.GetAction(), err
 	})
-	w.mustBeIdempotent("Finalize", func() (pb.Action, error) {
-		r, err := w.tryFinalize("r1", promote, long)
-		if err == nil && !r.GetDone() {
-			err = fmt.Errorf("not done: %s", show(r.GetContext()))
-		}
-		return r.GetAction(), err
-	})
+	w.mustBeIdempotent("Finalize", w.finalizing("r1", promote))
 	w.awaitMatch(want{pb.State_STATE_COMPLETED, 4, 4, 4, 0, 4, 100})
 	w.mustBeIdle()
 	w.mustRun("v2")
@@ -105,6 +99,17 @@ func TestCanaryPromote(t *testing.T) {
 	now := w.spec()
 	assert.Equal(t, original, now, "the spec is not restored\n was %s\n now %s", original, now)
 	assert.Empty(t, w.get().Annotations[recordAnnotation], "the record is left")
+}
+
+// finalizing is the call that ends a release, and fails unless it has ended.
+func (w *workload) finalizing(id string, intent pb.FinalizeIntent) func() (pb.Action, error) {
+	return func() (pb.Action, error) {
+		r, err := w.tryFinalize(id, intent, long)
+		if err == nil && !r.GetDone() {
+			err = fmt.Errorf("not done: %s", show(r.GetContext()))
+		}
+		return r.GetAction(), err
+	}
 }
 
 // mustBeIdempotent makes a call twice: the first must report a write, the second must change nothing.

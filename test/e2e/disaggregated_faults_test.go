@@ -61,9 +61,7 @@ func TestDisaggregatedFaults(t *testing.T) {
 // releaseWithoutLWS promotes releases, and kills LWS in the middle of a batch and of the promotion. The cluster is the test's own.
 func releaseWithoutLWS(t *testing.T) {
 	t.Helper()
-	c, err := cluster.Start(t.Context(), cluster.WithNodes(4, nil), cluster.WithLog(t.Output()))
-	require.NoError(t, err)
-	t.Cleanup(c.Stop)
+	c := suite.Own(t, cluster.WithNodes(4, nil))
 	e := newEnvIn(t, c)
 	e.observer.waive(ruleHold)
 	e.driver = driver.Start(t, driver.Kubeconfig(t, c), e.namespace)

@@ -1085,12 +1085,6 @@ func (s *roleSet) awaitNoBounds() {
 	s.t.Helper()
 	s.eventually("the bounds are deleted", func(ctx context.Context) error {
 		_, err := s.dynamic.Resource(boundsResource).Namespace(s.namespace).Get(ctx, s.name, metav1.GetOptions{})
-		if err == nil {
-			return errNotYet
-		}
-		if !apierrors.IsNotFound(err) {
-			return err
-		}
-		return nil
+		return suite.Gone(err)
 	})
 }

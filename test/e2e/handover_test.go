@@ -6,13 +6,11 @@
 package e2e
 
 import (
-	"fmt"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
@@ -60,8 +58,7 @@ func (w *workload) successor() *workload {
 func (w *workload) mustBeHandedOver() *workload {
 	w.t.Helper()
 	s := w.successor()
-	_, err := w.lws.LeaderworkersetV1().LeaderWorkerSets(w.namespace).Get(w.t.Context(), w.name, metav1.GetOptions{})
-	assert.True(w.t, apierrors.IsNotFound(err), "%s still exists (%v)", w.name, err)
+	assert.NoError(w.t, w.gone(w.t.Context(), w.name), w.name)
 	s.mustBeIdle()
 	w.eventually("nothing is left of "+w.name, w.leftovers)
 	o := s.get()
@@ -93,18 +90,10 @@ func (w *workload) mustServe(name string) {
 	assert.True(w.t, s.Spec.Selector[lws.SetNameLabelKey] == name && len(s.Spec.Selector) == 2,
 		"the Service selects %v, not %s", s.Spec.Selector, name)
 	assert.Empty(w.t, s.Annotations["lockstep.dev/isolation"], "the Service still has the isolation's annotation")
-	for what, err := range map[string]error{
-		"canary Service": func() error {
-			_, err := w.kube.CoreV1().Services(w.namespace).Get(w.t.Context(), s.Name+"-canary", metav1.GetOptions{})
-			return err
-		}(),
-		"canary Ingress": func() error {
-			_, err := w.kube.NetworkingV1().Ingresses(w.namespace).Get(w.t.Context(), w.name+"-canary", metav1.GetOptions{})
-			return err
-		}(),
-	} {
-		assert.True(w.t, apierrors.IsNotFound(err), "the %s is left (%v)", what, err)
-	}
+	_, err := w.kube.CoreV1().Services(w.namespace).Get(w.t.Context(), s.Name+"-canary", metav1.GetOptions{})
+	assert.NoError(w.t, suite.Gone(err), "canary Service")
+	_, err = w.kube.NetworkingV1().Ingresses(w.namespace).Get(w.t.Context(), w.name+"-canary", metav1.GetOptions{})
+	assert.NoError(w.t, suite.Gone(err), "canary Ingress")
 }
 
 // The second set becomes the workload, found by the old name and by its own, with the history, the Service and the autoscaler;
@@ -136,13 +125,7 @@ func TestHandover(t *testing.T) {
 		"the autoscaler is %v %s", h.Annotations, asJSON(h.Spec))
 	w.mustHaveHistory("2 v2 r1 COMPLETED stable current", "1 v1 -")
 	s.mustHaveHistory("2 v2 r1 COMPLETED stable current", "1 v1 -")
-	w.mustChangeNothing("Finalize", func() (pb.Action, error) {
-		r, err := w.tryFinalize("r1", promote, long)
-		if err == nil && !r.GetDone() {
-			err = fmt.Errorf("not done: %s", show(r.GetContext()))
-		}
-		return r.GetAction(), err
-	})
+	w.mustChangeNothing("Finalize", w.finalizing("r1", promote))
 	_, err := w.tryFinalize("r1", rollback, long)
 	mustFail(t, err, pb.ErrorReason_ERROR_REASON_RELEASE_FINALIZED)
 

@@ -22,6 +22,7 @@ import (
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 	"github.com/lockstep-rollouts/lockstep/test/cluster"
 	"github.com/lockstep-rollouts/lockstep/test/driver"
+	"github.com/lockstep-rollouts/lockstep/test/suite"
 )
 
 // kueueQuota has a queue with a quota of GPUs.
@@ -62,9 +63,7 @@ func queued(w *lws.LeaderWorkerSet) {
 // Proves: Kueue: a canary within the quota is promoted, one above it waits, says so and is aborted.
 func TestKueue(t *testing.T) {
 	t.Parallel()
-	c, err := cluster.Start(t.Context(), cluster.WithNodes(4, nil), cluster.WithLog(t.Output()))
-	require.NoError(t, err)
-	t.Cleanup(c.Stop)
+	c := suite.Own(t, cluster.WithNodes(4, nil))
 	require.NoError(t, c.InstallKueue(t.Context()))
 	e := newEnvIn(t, c)
 	e.driver = driver.Prepare(t, driver.Kubeconfig(t, c), e.namespace)
@@ -96,7 +95,7 @@ func TestKueue(t *testing.T) {
 	w.edit(image("v2"))
 	w.initialize("r1", policy("50%", "100%"))
 	w.upgrade("r1", 0)
-	_, err = w.tryUpgrade("r1", 1, nil)
+	_, err := w.tryUpgrade("r1", 1, nil)
 	require.NoError(t, err)
 	gated := func(c *pb.BatchContext) bool {
 		return slices.ContainsFunc(c.GetGroups(), func(g *pb.Group) bool { return g.GetReason() == "SchedulingGated" })

@@ -134,9 +134,7 @@ func drawCourse(seed uint64) randomCourse {
 // Proves: Random faults and requests for five minutes: the safety rules hold, each granted request is in force or superseded.
 func TestRobustness(t *testing.T) {
 	t.Parallel()
-	c, err := cluster.Start(t.Context(), cluster.WithNodes(4, nil), cluster.WithLog(t.Output()))
-	require.NoError(t, err)
-	t.Cleanup(c.Stop)
+	c := suite.Own(t, cluster.WithNodes(4, nil))
 	suite.InstallRoles(t, c)
 	kept, err := filepath.Glob(filepath.Join(keptCourses, "*.json"))
 	require.NoError(t, err)

@@ -45,13 +45,7 @@ func TestStylesEnds(t *testing.T) {
 							t.Errorf("batch %d: %s", b, show(c))
 						}
 					}
-					w.mustBeIdempotent("Finalize", func() (pb.Action, error) {
-						r, err := w.tryFinalize("r1", intent, long)
-						if err == nil && !r.GetDone() {
-							err = fmt.Errorf("not done: %s", show(r.GetContext()))
-						}
-						return r.GetAction(), err
-					})
+					w.mustBeIdempotent("Finalize", w.finalizing("r1", intent))
 					w.mustBeIdle()
 					if intent == rollback {
 						_, err := w.tryFinalize("r1", promote, long)

@@ -94,13 +94,7 @@ func TestWaitLeftoverPod(t *testing.T) {
 		}
 		return err
 	})
-	w.eventually("the leftover is deleted", func(ctx context.Context) error {
-		_, err := w.lws.LeaderworkersetV1().LeaderWorkerSets(w.namespace).Get(ctx, canary, metav1.GetOptions{})
-		if apierrors.IsNotFound(err) {
-			return nil
-		}
-		return fmt.Errorf("%s still exists (%w)", canary, err)
-	})
+	w.eventually("the leftover is deleted", func(ctx context.Context) error { return w.gone(ctx, canary) })
 	w.mustBeIdle()
 }
 

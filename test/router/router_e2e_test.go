@@ -201,10 +201,7 @@ func TestPrecondition(t *testing.T) {
 	suite.Delete(t, e.kube.CoreV1().ConfigMaps(e.namespace), "owner")
 	eventually(t, "the canary Service is collected", func(ctx context.Context) error {
 		_, err := e.kube.CoreV1().Services(e.namespace).Get(ctx, "vllm-canary", metav1.GetOptions{})
-		if apierrors.IsNotFound(err) {
-			return nil
-		}
-		return fmt.Errorf("it still exists: %w", err)
+		return suite.Gone(err)
 	})
 }
 

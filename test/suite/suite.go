@@ -6,6 +6,7 @@ package suite
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"slices"
@@ -15,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
@@ -41,6 +43,15 @@ func Main(m *testing.M, parallel int, opts ...cluster.Option) int {
 		panic(err)
 	}
 	return cluster.Main(m, append(opts, cluster.WithManifest(deploy.Permissions))...)
+}
+
+// Own starts a cluster for one test, which stops it at its end.
+func Own(t testing.TB, opts ...cluster.Option) *cluster.Cluster {
+	t.Helper()
+	c, err := cluster.Start(t.Context(), append(opts, cluster.WithLog(t.Output()))...)
+	require.NoError(t, err)
+	t.Cleanup(c.Stop)
+	return c
 }
 
 // Clients returns clients with cluster-admin permissions.
@@ -214,6 +225,17 @@ func Delete(t testing.TB, objects interface {
 ) {
 	t.Helper()
 	require.NoError(t, objects.Delete(t.Context(), name, metav1.DeleteOptions{}))
+}
+
+// Gone returns nil for the error of a read of an object that does not exist, and an error otherwise.
+func Gone(err error) error {
+	switch {
+	case apierrors.IsNotFound(err):
+		return nil
+	case err == nil:
+		return errors.New("it still exists")
+	}
+	return err
 }
 
 // GetObject is [Get] with a dynamic client.

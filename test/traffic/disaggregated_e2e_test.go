@@ -6,6 +6,7 @@
 package traffic
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -17,7 +18,6 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"google.golang.org/protobuf/types/known/durationpb"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
@@ -155,20 +155,13 @@ func TestTrafficDisaggregatedDeleted(t *testing.T) {
 				if way == metav1.DeletePropagationForeground && err == nil && set.GetDeletionTimestamp() != nil {
 					return nil // it waits for its bounds
 				}
-				if !apierrors.IsNotFound(err) {
-					return fmt.Errorf("the set exists: %w", err)
-				}
-				return nil
+				return suite.Gone(err)
 			})
 			s.Restart()
 			s.Eventually("the requests are free", func(ctx context.Context) error {
-				if _, err := bounds.Get(ctx, s.Name, metav1.GetOptions{}); !apierrors.IsNotFound(err) {
-					return fmt.Errorf("the bounds exist: %w", err)
-				}
-				if _, err := s.sets.Get(ctx, s.Name, metav1.GetOptions{}); !apierrors.IsNotFound(err) {
-					return fmt.Errorf("the set exists: %w", err)
-				}
-				return restored(ctx, s.Release)
+				_, errBounds := bounds.Get(ctx, s.Name, metav1.GetOptions{})
+				_, errSet := s.sets.Get(ctx, s.Name, metav1.GetOptions{})
+				return cmp.Or(suite.Gone(errBounds), suite.Gone(errSet), restored(ctx, s.Release))
 			})
 		})
 	}

@@ -18,7 +18,6 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"google.golang.org/protobuf/types/known/durationpb"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
@@ -186,11 +185,9 @@ func TestTrafficWorkloadDeleted(t *testing.T) {
 			}
 			s.Eventually("everything is deleted", func(ctx context.Context) error {
 				for _, name := range names {
-					if _, err := sets.Get(ctx, name, metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+					_, err := sets.Get(ctx, name, metav1.GetOptions{})
+					if err = errors.Join(suite.Gone(err), s.NoPods(ctx, name)); err != nil {
 						return fmt.Errorf("%s: %w", name, err)
-					}
-					if err := s.NoPods(ctx, name); err != nil {
-						return err
 					}
 				}
 				return restored(ctx, s)
@@ -208,13 +205,7 @@ func restored(ctx context.Context, s *serving.Release) error {
 		return fmt.Errorf("the user's objects are not restored: %v", now)
 	}
 	_, err := s.Kube.CoreV1().Services(s.Namespace).Get(ctx, "stable-canary", metav1.GetOptions{})
-	if err == nil {
-		return errors.New("the canary Service is left")
-	}
-	if apierrors.IsNotFound(err) {
-		return nil
-	}
-	return err
+	return suite.Gone(err)
 }
 
 // The record is removed during the release. Only the canary refers to the route: its requests are withdrawn, its leaders
