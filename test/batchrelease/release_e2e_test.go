@@ -22,7 +22,6 @@ import (
 
 	"github.com/lockstep-rollouts/lockstep/plugin/kruise/batchrelease"
 	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/files"
-	"github.com/lockstep-rollouts/lockstep/test/behavior"
 	"github.com/lockstep-rollouts/lockstep/test/cluster"
 	"github.com/lockstep-rollouts/lockstep/test/suite"
 )
@@ -288,13 +287,13 @@ func TestBrokenTemplateThenAnother(t *testing.T) {
 			e.Deploy(groups, nil)
 			e.Apply(manifest(name, quarters(style)))
 			e.awaitHeld()
-			e.PatchWorkload(behavior.Edit("v2", cluster.BehaviorNeverReady))
+			e.Edit("v2", suite.Annotated(cluster.AnnotationBehavior, cluster.BehaviorNeverReady))
 			e.await(name, "it waits for its first group", func(s status) bool {
 				return s.CanaryStatus.CurrentBatchState == v1beta1.VerifyingBatchState && s.CanaryStatus.UpdatedReplicas == 1 &&
 					s.CanaryStatus.UpdatedReadyReplicas == 0
 			})
 			first := e.mustRelease().Status.UpdateRevision
-			e.PatchWorkload(behavior.Edit("v3", ""))
+			e.Edit("v3", suite.Annotated(cluster.AnnotationBehavior, ""))
 			e.await(name, "the other one's first batch", func(s status) bool {
 				return s.UpdateRevision != first && s.CanaryStatus.CurrentBatch == 0 && s.CanaryStatus.CurrentBatchState == v1beta1.ReadyBatchState
 			})

@@ -24,8 +24,8 @@ import (
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/await"
-	"github.com/lockstep-rollouts/lockstep/test/behavior"
 	"github.com/lockstep-rollouts/lockstep/test/cluster"
+	"github.com/lockstep-rollouts/lockstep/test/suite"
 )
 
 // mustLabel waits until exactly the pods of these groups have the rollout-id, each with the number of its group's batch.
@@ -99,7 +99,7 @@ func TestTargetDeletedAfterFailure(t *testing.T) {
 	e.Apply(rollout(quarters))
 	e.awaitPhase("Healthy")
 	e.MustRest("v1")
-	e.PatchWorkload(behavior.Edit("v2", cluster.BehaviorNeverReady))
+	e.Edit("v2", suite.Annotated(cluster.AnnotationBehavior, cluster.BehaviorNeverReady))
 	e.awaitReady(name, metav1.ConditionFalse, "ProgressDeadlineExceeded")
 	e.remove(targets)
 	e.awaitNoTarget()

@@ -97,6 +97,18 @@ func Templates(w *lws.LeaderWorkerSet) []*corev1.PodTemplateSpec {
 	return all
 }
 
+// Annotated sets an annotation on the pods of every group, or removes it if the value is "".
+func Annotated(key, value string) func(*lws.LeaderWorkerSet) {
+	return func(w *lws.LeaderWorkerSet) {
+		for _, t := range Templates(w) {
+			metav1.SetMetaDataAnnotation(&t.ObjectMeta, key, value)
+			if value == "" {
+				delete(t.Annotations, key)
+			}
+		}
+	}
+}
+
 // SetImage sets the image of a LeaderWorkerSet to example.com/vllm with this tag, as a GitOps tool would. The changes are part
 // of the same write.
 func SetImage(t testing.TB, sets lwsv1.LeaderWorkerSetInterface, name, tag string, changes ...func(*lws.LeaderWorkerSet)) {
