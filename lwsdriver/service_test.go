@@ -6,25 +6,28 @@ package lwsdriver
 import (
 	"context"
 	"slices"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 	"google.golang.org/protobuf/types/known/durationpb"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes/fake"
 	"k8s.io/utils/ptr"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
-	"github.com/stretchr/testify/assert"
-	"github.com/stretchr/testify/require"
-
 	"github.com/lockstep-rollouts/lockstep/internal/access"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/lwstest"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/observe"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
+	"github.com/lockstep-rollouts/lockstep/plugin/plugintest"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
@@ -119,4 +122,68 @@ func TestUnnumberedGroupsAreRefused(t *testing.T) {
 		lwstest.ErrorContains(t, err, "x7f", "groupIdentity")
 	}
 	assert.Empty(t, b.Writes(), "writes")
+}
+
+// A driver that may not watch is not healthy, at no moment, until it may. It would list once and look alive.
+func TestSyncedRequiresWatchAccess(t *testing.T) {
+	t.Parallel()
+	b := newFixture(t, lwstest.Unrecorded())
+	var allowed, asked atomic.Bool
+	lwstest.ForbidWatches(b.Core, func() bool { asked.Store(true); return !allowed.Load() })
+	assert.False(t, b.Synced(), "synced before it runs")
+	b.run()
+	b.eventually("the caches are filled", func() bool {
+		require.False(t, b.Synced(), "synced although it may not watch")
+		return asked.Load()
+	})
+	b.eventually("the driver says what it lacks", func() bool {
+		return drivererr.Reason(b.engine.Ready()) == pb.ErrorReason_ERROR_REASON_FORBIDDEN
+	})
+	assert.False(t, b.Synced(), "synced although it may not watch")
+	allowed.Store(true)
+	b.eventually("it may watch now", b.Synced)
+	assert.NoError(t, b.engine.Ready(), "synced, and does not serve")
+}
+
+// A release of a held workload waits for LWS to record its template, so that one write begins it.
+func TestAwaitRevision(t *testing.T) {
+	held, loose := lwstest.WithRecord(t, lwstest.StableWorkload(), record.Record{Saved: lwstest.Rolling(0, "1", "0")}), lwstest.Unrecorded()
+	loose.Name, loose.Spec.RolloutStrategy.RollingUpdateConfiguration = "loose", ptr.To(lwstest.Rolling(0, "1", "0"))
+	b := newFixture(t, held, loose)
+	b.runSynced()
+	took := func(key types.NamespacedName) time.Duration {
+		begun := time.Now()
+		b.awaitRevision(t.Context(), key)
+		return time.Since(begun)
+	}
+	assert.Less(t, took(observe.KeyOf(loose)), raceTimeout, "a workload that would roll was waited for, for")
+	d := took(lwstest.VLLM)
+	assert.GreaterOrEqual(t, d, raceTimeout, "the revision was waited for for %s only", d)
+	require.NoError(t, b.Core.Tracker().Add(lwstest.Revision(t, held, "new")))
+	d, got := took(lwstest.VLLM), b.look().Stable.Revision
+	assert.False(t, d < raceTimeout && got != "new", "revision %q after %s", got, d)
+}
+
+// An autoscaler that is not held has removed stable groups: a host still reads the state, and can end the release.
+func TestClientReadsReleaseOfShrunkWorkload(t *testing.T) {
+	stable := lwstest.InPhase(t, record.Progressing)
+	r, err := record.DecodeRecord(stable.Annotations[record.RecordAnnotation])
+	require.NoError(t, err)
+	r.Release.Replicas = 4
+	stable = lwstest.WithRecord(t, stable, *r)
+	canary := lwstest.Canary(t, stable)
+	canary.Spec.Replicas = ptr.To[int32](2)
+	target, err := (&record.Target{Groups: "50%", At: lwstest.Noon}).Encode()
+	require.NoError(t, err)
+	canary.Annotations[record.TargetAnnotation] = target
+	stable.Spec.Replicas = ptr.To[int32](1)
+	stable.ManagedFields = []metav1.ManagedFieldsEntry{{
+		Manager: "kube-controller-manager", Subresource: "scale", FieldsV1: &metav1.FieldsV1{Raw: []byte(`{"f:spec":{"f:replicas":{}}}`)},
+	}}
+	b := newFixtureWith(t, Options{Version: "test"}, fake.NewClientset(), lwstest.NoRoutes(), stable, canary)
+	b.run()
+	b.eventually("the driver serves", b.Synced)
+	client := plugintest.Connect(t, b.Driver, b.Driver)
+	c, err := client.Call(t.Context(), &pb.CalculateBatchContextRequest{Workload: &pb.WorkloadRef{Namespace: "default", Name: "vllm"}})
+	assert.True(t, err == nil && c.GetReplicas() == 1 && c.GetPlanned() == 2, "%d groups planned of %d: %v", c.GetPlanned(), c.GetReplicas(), err)
 }

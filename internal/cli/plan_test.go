@@ -9,9 +9,8 @@ import (
 	"strings"
 	"testing"
 
-	"google.golang.org/protobuf/encoding/protojson"
-
 	"github.com/stretchr/testify/assert"
+	"google.golang.org/protobuf/encoding/protojson"
 
 	"github.com/lockstep-rollouts/lockstep/internal/cli/exit"
 	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/hosttest"
@@ -92,4 +91,85 @@ func TestPlanJSON(t *testing.T) {
 func TestPlanUnsupported(t *testing.T) {
 	got := runProgram(deadline(t), t, hosttest.Serve(t, hosttest.New()).Address, "plan", "vllm", "--batches", "1")
 	assert.True(t, got.code == exit.Error && strings.Contains(got.stderr, "does not serve Plan"), "exit code %d:\n%s", got.code, got.stderr)
+}
+
+func TestPreflightFiles(t *testing.T) {
+	const rules = "../../lwsdriver/preflight/testdata/"
+	fail := func(rule string) string { return rules + rule + "/fail.yaml" }
+	for name, tc := range map[string]struct {
+		reason         string
+		args           []string
+		code           int
+		stdout, stderr []string
+	}{
+		"Warning": {
+			reason: "a warning does not fail by default", args: []string{"-f", fail("PreStopMissing")},
+			stdout: []string{
+				"Workload  default/vllm\n", "\nwarning   no container of the leader has a preStop hook [PreStopMissing]\n          LeaderWorkerSet default/vllm, spec.",
+				"\n     why  A deleted pod", "\n     fix  Give", "not checked: ServiceSelectsWorkers, ServiceExcludesAdded (needs Services): there are none in the files\n", "\n0 errors, 1 warning, 1 note\n",
+			},
+		},
+		"FailOnWarning": {reason: "a warning fails on request", args: []string{"-f", fail("PreStopMissing"), "--fail-on", "warning"}, code: exit.Found, stderr: []string{"1 found of severity warning or above (--fail-on)"}},
+		"FailOnNote":    {reason: "a note fails on request", args: []string{"-f", fail("PreStopMissing"), "--fail-on", "note"}, code: exit.Found, stderr: []string{"2 found"}},
+		"Error":         {reason: "an error fails by default", args: []string{"-f", fail("NoCapacityToRoll")}, code: exit.Found, stdout: []string{"error "}, stderr: []string{"1 found"}},
+		"Never":         {reason: "nothing fails with never", args: []string{"-f", fail("NoCapacityToRoll"), "--fail-on", "never"}, stdout: []string{"[NoCapacityToRoll]"}},
+		"OtherFiles": {
+			reason: "all files are one input", args: []string{"-f", fail("PreStopMissing"), "-f", rules + "../../../config/base/role.yaml", "--fail-on", "never"},
+			stdout: []string{"[PreStopMissing]"},
+		},
+		"Policy": {
+			reason: "the release's flags are used", args: []string{"-f", fail("QuotaExceeded"), "--batches", "50%"},
+			stdout: []string{"2 groups (4 pods) more do not fit"},
+		},
+		"StyleAlone": {reason: "a release has the same default", args: []string{"-f", fail("QuotaExceeded"), "--style", "blue-green"}, code: exit.Found, stdout: []string{"4 groups (8 pods) more do not fit"}},
+		"NoFlags":    {reason: "a release without flags has one canary group", args: []string{"-f", fail("ServiceExcludesAdded")}, stdout: []string{"[ServiceExcludesAdded]"}},
+		"Expectations": {
+			reason: "expectations that are in no manifest", args: []string{"-f", fail("PreStopMissing"), "--longest-request", "5m"},
+			stdout: []string{"[GracePeriodBelowLongestRequest]"},
+		},
+		"HeaderRoutes": {
+			reason: "a header route is refused for a rule with a name", code: exit.Found, stdout: []string{"error ", "[RouteRuleNamed]"},
+			args: []string{"-f", fail("RouteRuleNamed"), "--batches", "50%", "--service", "vllm", "--http-route", "vllm", "--canary-cookie", "tester"},
+		},
+		"NoHeaderRoutes": {
+			reason: "weights do not need a rule without a name", stdout: []string{"note ", "[RouteRuleNamed]"},
+			args: []string{"-f", fail("RouteRuleNamed"), "--batches", "50%", "--service", "vllm", "--http-route", "vllm"},
+		},
+		"NoSuchWorkload": {reason: "another name", args: []string{"other", "-f", fail("PreStopMissing")}, code: exit.Usage, stderr: []string{"no LeaderWorkerSet other"}},
+		"NoFile":         {reason: "the file does not exist", args: []string{"-f", "nowhere.yaml"}, code: exit.Error, stderr: []string{"nowhere.yaml"}},
+		"NoName":         {reason: "neither name nor file", code: exit.Usage, stderr: []string{"needs the name of one LeaderWorkerSet"}},
+		"BadFailOn":      {reason: "no such severity", args: []string{"-f", fail("PreStopMissing"), "--fail-on", "fatal"}, code: exit.Usage, stderr: []string{"--fail-on"}},
+		"BadFormat":      {reason: "no such format", args: []string{"vllm", "-o", "xml"}, code: exit.Usage, stderr: []string{"want json or yaml"}},
+		"BadPolicy":      {reason: "the policy is validated as in the driver", args: []string{"-f", fail("PreStopMissing"), "--batches", "2,1"}, code: exit.Usage, stderr: []string{"--batches, number 2: "}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			got := runProgram(deadline(t), t, "", append([]string{"preflight"}, tc.args...)...)
+			assert.Equal(t, tc.code, got.code, "%s: exit code %d, want %d\n%s%s", tc.reason, got.code, tc.code, got.stdout, got.stderr)
+			for _, words := range tc.stdout {
+				assert.Contains(t, got.stdout, words, "%s: stdout has no %q:\n%s", tc.reason, words, got.stdout)
+			}
+			for _, words := range tc.stderr {
+				assert.Contains(t, got.stderr, words, "%s: stderr has no %q:\n%s", tc.reason, words, got.stderr)
+			}
+		})
+	}
+}
+
+// With -o the output is the contract's response.
+func TestPreflightDocuments(t *testing.T) {
+	const file = "../../lwsdriver/preflight/testdata/ReadinessSameAsLiveness/fail.yaml"
+	got := runProgram(deadline(t), t, "", "preflight", "-f", file, "-o", "json")
+	r := &pb.PreflightResponse{}
+	if err := protojson.Unmarshal([]byte(got.stdout), r); err != nil || len(r.GetFindings()) != 2 || r.GetFindings()[0].GetRule() != "ReadinessSameAsLiveness" {
+		t.Errorf("%v: %s", err, got.stdout)
+	}
+	two := runProgram(deadline(t), t, "", "preflight", "-f", file, "-f", file, "-o", "yaml")
+	assert.True(t, strings.Count(two.stdout, "\n  name: vllm\n") == 2 && strings.Count(two.stdout, "---\n") == 2,
+		"want two documents, each with its name:\n%s", two.stdout)
+}
+
+func TestPreflightUnsupported(t *testing.T) {
+	got := runProgram(deadline(t), t, hosttest.Serve(t, hosttest.New()).Address, "preflight", "vllm")
+	assert.True(t, got.code == exit.Error && strings.Contains(got.stderr, "does not serve Preflight"), "exit code %d:\n%s", got.code, got.stderr)
 }

@@ -6,18 +6,20 @@ package engine
 import (
 	"context"
 	"errors"
+	"fmt"
+	"strings"
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	clienttesting "k8s.io/client-go/testing"
+	"k8s.io/client-go/util/workqueue"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
-
-	"github.com/stretchr/testify/assert"
-	"github.com/stretchr/testify/require"
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/lwstest"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/observe"
@@ -188,4 +190,46 @@ func TestLeaderIsGone(t *testing.T) {
 	b.config.Decided = func(plan.Observation, plan.Intent, plan.Decision, error) { decisions++ }
 	_, d, err := b.Reconcile(t.Context(), lwstest.VLLM)
 	assert.True(t, IsConflict(err) && decisions == maxRepeats, "%v: %v after %d decisions", d.Action, err, decisions)
+}
+
+// An observation that panics is an error of its workload, and others are served.
+func TestPoisonousObservation(t *testing.T) {
+	other := lwstest.Unrecorded()
+	other.Name, other.UID = "other", "other"
+	b := newFixture(t, lwstest.Unrecorded(), other)
+	b.config.Decided = func(o plan.Observation, _ plan.Intent, _ plan.Decision, _ error) {
+		if o.Key == lwstest.VLLM {
+			panic("a defect")
+		}
+	}
+	b.workOn(t.Context(), lwstest.VLLM)
+	if err := b.LastError(lwstest.VLLM); drivererr.Reason(err) != pb.ErrorReason_ERROR_REASON_INTERNAL || !strings.Contains(err.Error(), lwstest.VLLM.String()) {
+		t.Errorf("its error is %v", err)
+	}
+	_, _, err := b.Look(lwstest.VLLM)
+	assert.Equal(t, pb.ErrorReason_ERROR_REASON_INTERNAL, drivererr.Reason(err), "a call gets %v", err)
+	_, _, err = b.Look(types.NamespacedName{Namespace: other.Namespace, Name: other.Name})
+	assert.NoError(t, err, "another workload")
+}
+
+func TestNoisyNamespaceDelaysAnotherByOneWorkload(t *testing.T) {
+	q := newQueue(workqueue.NewTypedItemExponentialFailureRateLimiter[types.NamespacedName](time.Millisecond, time.Second))
+	defer q.ShutDown()
+	for i := range 10_000 {
+		q.Add(types.NamespacedName{Namespace: "noisy", Name: fmt.Sprint(i)})
+	}
+	quiet := types.NamespacedName{Namespace: "quiet", Name: "vllm"}
+	for round := range 3 {
+		q.Add(quiet)
+		for taken := 1; ; taken++ {
+			key, _ := q.Get()
+			q.Done(key)
+			if key == quiet {
+				break
+			}
+			q.Add(key) // a noisy workload changes all the time
+			require.LessOrEqual(t, taken, 1, "round %d: %d workloads of the noisy namespace came first, want at most one", round, taken)
+		}
+	}
+	assert.Equal(t, 10_000, q.Len(), "workloads wait, want each noisy one once")
 }

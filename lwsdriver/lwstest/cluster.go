@@ -4,6 +4,7 @@
 package lwstest
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"strings"
@@ -20,6 +21,8 @@ import (
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 	lwsfake "sigs.k8s.io/lws/client-go/clientset/versioned/fake"
 
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/replay"
 	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/fakes"
 )
 
@@ -110,4 +113,38 @@ func Run(t testing.TB, run func(context.Context) error) {
 			t.Errorf("Run: %v", err)
 		}
 	})
+}
+
+// ReplayDecisions returns a callback for the decisions of a driver or an engine. At the end of the test, each is replayed
+// from its recording.
+func ReplayDecisions(t testing.TB) func(plan.Observation, plan.Intent, plan.Decision, error) {
+	t.Helper()
+	var recording bytes.Buffer
+	r := &replay.Recorder{To: &recording}
+	t.Cleanup(func() {
+		if err := r.Err(); err != nil {
+			t.Error(err)
+		}
+		err := replay.Read(&recording, func(line int, e replay.Entry) error {
+			differences, err := e.Replay()
+			for _, d := range differences {
+				t.Errorf("replayed decision %d differs: %s", line, d)
+			}
+			return err
+		})
+		if err != nil {
+			t.Error(err)
+		}
+	})
+	return r.Record
+}
+
+// Decide returns the decision about an observation without a request.
+func Decide(t testing.TB, o plan.Observation) plan.Decision {
+	t.Helper()
+	d, err := plan.Decide(o, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return d
 }

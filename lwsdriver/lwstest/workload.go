@@ -9,6 +9,7 @@ import (
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
+	autoscalingv2 "k8s.io/api/autoscaling/v2"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -18,6 +19,7 @@ import (
 	"k8s.io/utils/ptr"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/autoscaler"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record/history"
@@ -204,4 +206,28 @@ func AtRest(t testing.TB, snapshots ...runtime.Object) (*fake.Clientset, *lws.Le
 	t.Helper()
 	w := WithRecord(t, StableWorkload(), record.Record{UID: "stable", Saved: record.Native(record.Hold())})
 	return fake.NewClientset(append(snapshots, Revision(t, w, "new"), Revision(t, WithImage("vllm:1"), "old"))...), w
+}
+
+// HPA returns an HPA that scales a workload.
+func HPA(target string, change ...func(*autoscalingv2.HorizontalPodAutoscaler)) *autoscalingv2.HorizontalPodAutoscaler {
+	h := &autoscalingv2.HorizontalPodAutoscaler{
+		ObjectMeta: metav1.ObjectMeta{Namespace: VLLM.Namespace, Name: "scale", UID: "hpa", ResourceVersion: "1"},
+		Spec: autoscalingv2.HorizontalPodAutoscalerSpec{
+			ScaleTargetRef: autoscalingv2.CrossVersionObjectReference{APIVersion: "leaderworkerset.x-k8s.io/v1", Kind: "LeaderWorkerSet", Name: target},
+			MaxReplicas:    4,
+		},
+	}
+	for _, c := range change {
+		c(h)
+	}
+	return h
+}
+
+// HeldFor returns an option: the HPA is held for a workload.
+func HeldFor(workload string) func(*autoscalingv2.HorizontalPodAutoscaler) {
+	return func(h *autoscalingv2.HorizontalPodAutoscaler) {
+		off := &autoscalingv2.HPAScalingRules{SelectPolicy: ptr.To(autoscalingv2.DisabledPolicySelect)}
+		h.Annotations = map[string]string{autoscaler.NoteAnnotation: `{"hold":"all","workload":"` + workload + `","scaleUp":"Max"}`}
+		h.Spec.Behavior = &autoscalingv2.HorizontalPodAutoscalerBehavior{ScaleUp: off, ScaleDown: off}
+	}
 }

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/cockroachdb/datadriven"
+	"github.com/google/go-cmp/cmp"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
@@ -21,6 +22,7 @@ import (
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/lwstest"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	"github.com/lockstep-rollouts/lockstep/plugin/informer"
 	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/words"
 )
@@ -232,4 +234,113 @@ func TestGroupsThatLWSDoesNotNumber(t *testing.T) {
 	b.drop(lwstest.Pod("vllm-x7f", func(p *corev1.Pod) { p.Labels[lws.GroupIndexLabelKey] = "x7f" }))
 	b.groupsOf(lwstest.VLLM, 3, 1, nil, lwstest.Noon, 0)
 	assert.Len(t, b.sets[lwstest.VLLM].entries, 1, "groups are kept: one without a number is never recreated")
+}
+
+func rollout(id, batch string) func(*corev1.Pod) {
+	return func(p *corev1.Pod) {
+		p.Labels[record.RolloutIDLabel], p.Labels[record.RolloutBatchLabel] = id, batch
+	}
+}
+
+func terminating(p *corev1.Pod) { p.DeletionTimestamp = &metav1.Time{Time: lwstest.Noon} }
+
+func at(revision string) func(*corev1.Pod) {
+	return func(p *corev1.Pod) { p.Labels[lws.RevisionKey] = revision }
+}
+
+func TestGroupMarks(t *testing.T) {
+	labels := func(id string, batch int) plan.RolloutLabels { return plan.RolloutLabels{ID: id, Batch: batch} }
+	for _, tt := range []struct {
+		name, reason string
+		pods         []*corev1.Pod
+		want         []plan.RolloutLabels
+	}{
+		{"none", "", []*corev1.Pod{lwstest.Pod("vllm-1"), lwstest.Pod("vllm-1-1")}, nil},
+		{"all", "", []*corev1.Pod{lwstest.Pod("vllm-1", rollout("k", "2")), lwstest.Pod("vllm-1-1", rollout("k", "2"))}, []plan.RolloutLabels{labels("k", 2)}},
+		{"some", "", []*corev1.Pod{lwstest.Pod("vllm-1", rollout("k", "2")), lwstest.Pod("vllm-1-1")}, []plan.RolloutLabels{{}, labels("k", 2)}},
+		{
+			"different", "", []*corev1.Pod{lwstest.Pod("vllm-1", rollout("k", "2")), lwstest.Pod("vllm-1-1", rollout("j", "2"))},
+			[]plan.RolloutLabels{labels("j", 2), labels("k", 2)},
+		},
+		{"no number", "a user's own value", []*corev1.Pod{lwstest.Pod("vllm-1", rollout("k", "two"))}, []plan.RolloutLabels{labels("k", -1)}},
+		{"no plain number", "it must be as we write it", []*corev1.Pod{lwstest.Pod("vllm-1", rollout("k", "02"))}, []plan.RolloutLabels{labels("k", -1)}},
+		{
+			"terminating", "a pod that is being deleted does not count", []*corev1.Pod{lwstest.Pod("vllm-1", rollout("k", "2")), lwstest.Pod("vllm-1-1", terminating)},
+			[]plan.RolloutLabels{labels("k", 2)},
+		},
+		{
+			"left over", "nor has a worker of the group before", []*corev1.Pod{lwstest.Pod("vllm-1", rollout("k", "2")), lwstest.Pod("vllm-1-1", at("r0"))},
+			[]plan.RolloutLabels{labels("k", 2)},
+		},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			b := newGroupFixture(t)
+			for _, p := range tt.pods {
+				b.put(p)
+			}
+			assert.Empty(t, cmp.Diff(tt.want, b.wanted(2, 9, nil, lwstest.Noon, 0)[1].Rollouts), "%s (-want +got)", tt.reason)
+		})
+	}
+}
+
+// Kubelets whose clocks are an hour off make no group available earlier or later.
+func TestSkewedKubelet(t *testing.T) {
+	const minReady = time.Minute
+	noon := time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
+	for _, skew := range []time.Duration{-time.Hour, 0, time.Hour} {
+		var m groupMemory
+		at := func(after time.Duration, ready bool) plan.Group {
+			g := plan.Group{Ready: ready, Revision: "r"}
+			if ready {
+				g.ReadySince = noon.Add(skew)
+			}
+			m.update(&g, time.Time{}, noon.Add(after), minReady)
+			return g
+		}
+		at(-10*time.Second, false)
+		for _, seconds := range []time.Duration{1, 30, 49} {
+			assert.True(t, at(seconds*time.Second, true).FirstReady.IsZero(), "skew %s: available after %d s", skew, seconds)
+		}
+		g := at(62*time.Second, true)
+		assert.False(t, g.FirstReady.IsZero(), "skew %s: not available after 62 s: ready since %s", skew, g.ReadySince)
+	}
+}
+
+// An API server whose clock was an hour ahead for a moment makes no group available an hour later.
+func TestClockThatWasAhead(t *testing.T) {
+	const minReady = time.Minute
+	noon := time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
+	var m groupMemory
+	m.update(&plan.Group{Revision: "r"}, time.Time{}, noon.Add(time.Hour), minReady)
+	for _, after := range []time.Duration{time.Second, 30 * time.Second, 62 * time.Second} {
+		g := plan.Group{Ready: true, Revision: "r", ReadySince: noon}
+		m.update(&g, time.Time{}, noon.Add(after), minReady)
+		if available := !g.FirstReady.IsZero(); available != (after > minReady) || g.LostAt.After(noon.Add(after)) {
+			t.Errorf("after %s: available %t, lost at %s", after, available, g.LostAt)
+		}
+	}
+}
+
+func TestAddressOfLeader(t *testing.T) {
+	for name, tt := range map[string]struct {
+		change      func(*corev1.Pod)
+		address     string
+		hostNetwork bool
+	}{
+		"running":               {func(*corev1.Pod) {}, "10.0.0.1", false},
+		"succeeded":             {func(p *corev1.Pod) { p.Status.Phase = corev1.PodSucceeded }, "", false},
+		"failed":                {func(p *corev1.Pod) { p.Status.Phase = corev1.PodFailed }, "", false},
+		"no address yet":        {func(p *corev1.Pod) { p.Status.PodIP = "" }, "", false},
+		"hostNetwork":           {func(p *corev1.Pod) { p.Spec.HostNetwork = true }, "10.0.0.1", true},
+		"the address of a node": {func(p *corev1.Pod) { p.Status.HostIP = p.Status.PodIP }, "10.0.0.1", true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := lwstest.Pod("vllm-1")
+			p.Status.PodIP = "10.0.0.1"
+			tt.change(p)
+			pod := NewPod(p)
+			assert.True(t, pod.address == tt.address && pod.hostNetwork == tt.hostNetwork,
+				"address %q, hostNetwork %v; want %q, %v", pod.address, pod.hostNetwork, tt.address, tt.hostNetwork)
+		})
+	}
 }

@@ -4,21 +4,28 @@
 package observe
 
 import (
+	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
-
-	"github.com/stretchr/testify/assert"
-	"github.com/stretchr/testify/require"
+	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/lwstest"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
+	"github.com/lockstep-rollouts/lockstep/plugin/informer"
+	"github.com/lockstep-rollouts/lockstep/plugin/informer/guard"
 )
 
 func TestCanaryClaimsAreDeletedWithIt(t *testing.T) {
@@ -116,4 +123,80 @@ func TestOrphanedRevisionsAreThoseOfTheRecreatedWorkload(t *testing.T) {
 			assert.True(t, slices.Equal(got, tt.want), "the revisions of the workload are %q, not %q", got, tt.want)
 		})
 	}
+}
+
+// What is not this workload's is none of its history.
+func TestHistoryOfOthers(t *testing.T) {
+	stranger := lwstest.HistoryRevision(t, plan.Entry{Revision: "x", Number: 1}, "vllm:2")
+	stranger.Name, stranger.OwnerReferences[0].UID = "stranger", "older"
+	orphan := lwstest.HistoryRevision(t, plan.Entry{Revision: "y", Number: 1}, "vllm:2")
+	orphan.Name, orphan.OwnerReferences = "orphan", nil
+	other := lwstest.HistoryRevision(t, plan.Entry{Revision: "z", Number: 1}, "vllm:2")
+	other.Name, other.Labels[record.StableLabel] = "other", "sglang"
+	b := keptFixture(t, stranger, orphan, other, lwstest.HistoryRevision(t, plan.Entry{Revision: "new", Number: 1}, "vllm:2"))
+	got := b.kept()
+	assert.True(t, slices.Equal(got, []string{"1 new vllm:2 "}), "the history is %q", got)
+}
+
+// keptFixture is restingFixture that runs.
+func keptFixture(t *testing.T, snapshots ...runtime.Object) *fixture {
+	t.Helper()
+	b := restingFixture(t, snapshots...)
+	b.runSynced()
+	return b
+}
+
+// kept is the history, from the caches.
+func (b *fixture) kept() []string {
+	var all []string
+	for _, v := range b.History.Of(lwstest.VLLM, "stable") {
+		all = append(all, fmt.Sprintf("%d %s %s %s%s", v.Entry.Number, v.Entry.Revision, v.Images[0][len("server="):], v.Entry.Outcome, v.Entry.Problem))
+	}
+	return all
+}
+
+// A pod for which the informer's transform panics makes its group unready, and the other pods are stored.
+func TestPoisonousPod(t *testing.T) {
+	b := newFixture(t, lwstest.Unrecorded())
+	require.NoError(t, b.Caches.Pods.SetTransform(guard.Transform(informer.Transform(func(p *corev1.Pod) *Pod {
+		if p.Name == "vllm-1" {
+			panic("a defect")
+		}
+		return NewPod(p)
+	}), unreadablePod)))
+	b.runSynced()
+	for _, name := range []string{"vllm-0", "vllm-1"} {
+		pod := lwstest.Pod(name, func(p *corev1.Pod) { p.Labels[lws.GroupIndexLabelKey] = strings.TrimPrefix(name, "vllm-") })
+		_, err := b.Core.CoreV1().Pods(lwstest.VLLM.Namespace).Create(t.Context(), pod, metav1.CreateOptions{})
+		require.NoError(t, err)
+	}
+	var s *Snapshot
+	// Their events come after the pods are in the cache.
+	b.eventually("both groups are observed", func() bool { s = b.look(); return len(s.Stable.Groups) == 2 })
+	g := s.Stable.Groups[1]
+	assert.True(t, !g.Ready && g.Reason == "Unreadable" && g.Pod == "vllm-1" && strings.Contains(g.Message, "log"), "its group is %+v", g)
+	g = s.Stable.Groups[0]
+	assert.False(t, g.Reason == "Unreadable" || g.Revision == "", "the other group is %+v", g)
+}
+
+// A handover makes another object the workload while a host waits for changes of it.
+func TestNotifySignalsAliases(t *testing.T) {
+	stable := lwstest.InPhase(t, record.Promoting)
+	b := newFixture(t, stable)
+	changed, stop := b.Changes.Subscribe(lwstest.VLLM)
+	defer stop()
+	signalled := func(key types.NamespacedName) bool {
+		b.Notify(key)
+		select {
+		case <-changed:
+			return true
+		default:
+			return false
+		}
+	}
+	green := types.NamespacedName{Namespace: lwstest.VLLM.Namespace, Name: "vllm-new"}
+	assert.True(t, signalled(lwstest.VLLM) && !signalled(green), "before the handover: want changes of default/vllm only")
+	require.NoError(t, b.Caches.Workloads.GetIndexer().Delete(stable))
+	b.cache(lwstest.HandedOver(t))
+	assert.True(t, signalled(green) && signalled(lwstest.VLLM), "after the handover: want changes of either object")
 }

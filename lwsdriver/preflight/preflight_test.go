@@ -14,14 +14,14 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 	"google.golang.org/protobuf/types/known/durationpb"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
-
-	"github.com/stretchr/testify/assert"
-	"github.com/stretchr/testify/require"
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/preflight"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/preflight/manifests"
@@ -251,4 +251,28 @@ func TestRolesNotPairedFollowsEntryRole(t *testing.T) {
 	if own := describe(preflight.Check(s).GetFindings()); !strings.Contains(text, "InferencePool") || strings.Contains(own, "InferencePool") {
 		t.Errorf("the release's own pool is judged, or no other one:\n%s\n%s", text, own)
 	}
+}
+
+// docs/reference-preflight.md has the rules: `make generate` writes it.
+func TestRulesReference(t *testing.T) {
+	var b strings.Builder
+	b.WriteString("# Rules of preflight\n\nReference of every rule of [`lockstep preflight`](plan.md#preflight), generated from the rules themselves.\n")
+	severities := map[pb.Severity]string{pb.Severity_SEVERITY_INFO: "Note", pb.Severity_SEVERITY_WARNING: "Warning", pb.Severity_SEVERITY_ERROR: "Error"}
+	for _, rule := range preflight.Rules() {
+		fmt.Fprintf(&b, "\n## %s\n\n*%s:* %s. %s.", rule.ID, severities[rule.Severity], rule.Title, rule.Why)
+		if rule.Needs != "" {
+			fmt.Fprintf(&b, " Reads %s.", rule.Needs)
+		}
+		if rule.Details != "" {
+			fmt.Fprintf(&b, "\n\n%s.", rule.Details)
+		}
+		fmt.Fprintf(&b, "\n\n**Fix:** %s.\n", rule.Fix)
+	}
+	const path = "../../docs/reference-preflight.md"
+	if *update {
+		require.NoError(t, os.WriteFile(path, []byte(b.String()), 0o600))
+	}
+	got, err := os.ReadFile(path)
+	require.NoError(t, err)
+	assert.Empty(t, cmp.Diff(b.String(), string(got)), "docs/reference-preflight.md is stale, run make generate (-rules +file)")
 }

@@ -5,17 +5,19 @@ package simulate
 
 import (
 	"fmt"
+	"os"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
-	"k8s.io/utils/ptr"
-	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
-
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"k8s.io/utils/ptr"
+	"pgregory.net/rapid"
+	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/capacity"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
@@ -117,5 +119,174 @@ func TestRelease_Roles(t *testing.T) {
 		}
 		assert.True(t, len(r.GetBlockers()) == 0 && !slices.ContainsFunc(r.GetSteps(), func(s *pb.PlanStep) bool { return int(s.GetMinAvailableGroups()) < tt.least }),
 			"%v: %v", tt.policy, r)
+	}
+}
+
+// TestPeak: quotas and nodes are compared with the groups that a release adds at its peak: as many as the forecast shows.
+func TestPeak(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		p := rapid.SampledFrom([]*pb.ReleasePolicy{
+			{Style: pb.Style_STYLE_CANARY, Batches: []string{"1", "3"}},
+			{Style: pb.Style_STYLE_CANARY, Batches: []string{"10%", "50%"}},
+			{Style: pb.Style_STYLE_CANARY, Batches: []string{"100%"}, Traffic: routes()},
+			{Style: pb.Style_STYLE_BLUE_GREEN, Batches: []string{"50%", "100%"}},
+			{Style: pb.Style_STYLE_BLUE_GREEN, Batches: []string{"50%", "100%"}, Traffic: routes()},
+			{Style: pb.Style_STYLE_PARTITION, Batches: []string{"50%", "100%"}},
+			handover(routes(), "50%", "100%"),
+			handover(nil, "50%", "100%"),
+		}).Draw(rt, "policy")
+		in := input(t, p)
+		in.Replicas = rapid.IntRange(1, 12).Draw(rt, "replicas")
+		amounts := rapid.SampledFrom([]string{"0", "1", "2", "25%", "100%"})
+		in.Rolling = rolling(amounts.Draw(rt, "maxUnavailable"), amounts.Draw(rt, "maxSurge"))
+		in.StatefulSetMaxUnavailable = rapid.Bool().Draw(rt, "parallel")
+		r, err := Release(in)
+		require.NoError(rt, err)
+		most := 0
+		for _, s := range r.GetSteps() {
+			most = max(most, int(s.GetExtraGroups()))
+		}
+		if peak := capacity.PeakOf(in.Policy, in.Rolling, in.Replicas); peak.Groups() != most {
+			rt.Fatalf("%+v, but the forecast has %d:\n%v", peak, most, lines(r))
+		}
+	})
+}
+
+// Whatever the ratio of the entry role to another one, each batch of T units has ceil(T x Ri / Re) groups of it: at least one, never fewer than
+// before, and exactly Ri at the end. Where units are replaced, no role ever exceeds its maxSurge or lacks more than its maxUnavailable.
+func TestRelease_Ratios(t *testing.T) {
+	t.Parallel()
+	for _, style := range []pb.Style{pb.Style_STYLE_CANARY, pb.Style_STYLE_PARTITION} {
+		for entry := 1; entry <= 9; entry++ {
+			for other := 1; other <= 9; other++ {
+				t.Run(fmt.Sprintf("%s %d:%d", style, entry, other), func(t *testing.T) {
+					t.Parallel()
+					for _, surges := range []bool{true, false} {
+						releaseRatio(t, style, surges, entry, other)
+					}
+				})
+			}
+		}
+	}
+}
+
+// releaseRatio releases a set with one batch for each unit. Its roles replace the groups of a unit in place, or else by a surge.
+func releaseRatio(t *testing.T, style pb.Style, surges bool, entry, other int) {
+	t.Helper()
+	p := &pb.ReleasePolicy{Style: style}
+	for units := 1; units <= entry; units++ {
+		p.Batches = append(p.Batches, fmt.Sprint(units))
+	}
+	policy, bad := record.ParsePolicy(p)
+	if len(bad) > 0 {
+		t.Fatal(bad)
+	}
+	of := lws.LeaderWorkerTemplate{Size: ptr.To[int32](1)}
+	in := Input{Replicas: entry, Old: of, New: of, Policy: policy}
+	for i, n := range []int{entry, other} {
+		role, unit := plan.Role{Name: []string{"decode", "prefill"}[i], Replicas: n}, (n+entry-1)/entry
+		if n%entry > 0 {
+			unit++ // both revisions round their parts up
+		}
+		if surges || n < 2*unit {
+			role.MaxSurge = unit // the last unit stays until the promotion
+		} else {
+			role.MaxUnavailable = unit
+		}
+		in.Roles = append(in.Roles, Role{role, of, of})
+	}
+	w := newWorld(in)
+	r := newRecorder(in, w)
+	r.begin("release")
+	w.changed = func() {
+		r.addWorldFrame()
+		for i, role := range w.roles() {
+			of := in.Roles[i]
+			exist, ready := int(role.GetStable()+role.GetUpdated()), int(role.GetStableReady()+role.GetUpdatedReady())
+			if plan.InPlace(style) && (exist > of.Replicas+of.MaxSurge || ready < of.Replicas-of.MaxUnavailable) {
+				t.Errorf("%+v has %d groups, %d of them ready", of.Role, exist, ready)
+			}
+		}
+	}
+	last := []int32{1, 1}
+	for batch := range p.Batches {
+		require.NoError(t, w.runBatch(r, batch))
+		for i, role := range w.roles() {
+			n, want := role.GetUpdatedReady(), int32(((batch+1)*in.Roles[i].Replicas+entry-1)/entry)
+			if n < last[i] || n > want || n < want && !plan.InPlace(style) {
+				t.Errorf("%d units have %d of %d groups of %s, after %d", batch+1, n, want, role.GetName(), last[i])
+			}
+			last[i] = n
+		}
+	}
+	require.NoError(t, w.request(plan.Promote{ReleaseID: releaseID}))
+	require.NoError(t, w.until(r, pb.State_STATE_COMPLETED))
+	for i, role := range w.roles() {
+		if n := int(role.GetUpdatedReady()); n != in.Roles[i].Replicas || role.GetStable() != 0 {
+			t.Errorf("%d groups of %s are at the new revision at the end, and %d at the old one", n, role.GetName(), role.GetStable())
+		}
+	}
+}
+
+const (
+	canary    = pb.Style_STYLE_CANARY
+	blueGreen = pb.Style_STYLE_BLUE_GREEN
+	partition = pb.Style_STYLE_PARTITION
+)
+
+// strategies are the rows of docs/plan.md: 4 groups of 2 pods with 8 GPUs each, 10 minutes to start a group.
+var strategies = []struct {
+	name               string
+	style              pb.Style
+	batches            []string
+	unavailable, surge string
+	routed, adopted    bool
+}{
+	{name: "Rolling, 1 unavailable", style: canary, batches: []string{"0"}, unavailable: "1", surge: "0"},
+	{name: "Rolling, surge 1", style: canary, batches: []string{"0"}, unavailable: "0", surge: "1"},
+	{name: "Recreate", style: canary, batches: []string{"0"}, unavailable: "100%", surge: "0"},
+	{name: "Partition 25%, 50%, 100%", style: partition, batches: []string{"25%", "50%", "100%"}, unavailable: "1", surge: "0"},
+	{name: "Approval per group", style: partition, batches: []string{"1", "2", "3", "4"}, unavailable: "1", surge: "0"},
+	{name: "Canary 25%, 50%, 100%", style: canary, batches: []string{"25%", "50%", "100%"}, unavailable: "1", surge: "0", routed: true},
+	{name: "Canary of 1 group", style: canary, batches: []string{"1"}, unavailable: "1", surge: "0", routed: true},
+	{name: "Blue-green", style: blueGreen, batches: []string{"100%"}, unavailable: "1", surge: "0", routed: true},
+	{name: "Blue-green, adopted", style: blueGreen, batches: []string{"100%"}, unavailable: "1", surge: "0", routed: true, adopted: true},
+}
+
+// TestStrategiesDocument checks that the figures in the documentation are the planner's.
+func TestStrategiesDocument(t *testing.T) {
+	document, err := os.ReadFile("../../docs/plan.md")
+	require.NoError(t, err)
+	for _, s := range strategies {
+		var in Input
+		plan := func(parallel, rollback bool) *pb.PlanResponse {
+			policy := &pb.ReleasePolicy{Style: s.style, Batches: s.batches}
+			if s.routed {
+				policy.Traffic = routes()
+			}
+			if s.adopted {
+				policy.BlueGreen = &pb.BlueGreenPolicy{Promotion: pb.BluePromotion_BLUE_PROMOTION_ADOPT}
+			}
+			in = input(t, policy)
+			in.Rolling, in.StatefulSetMaxUnavailable, in.Rollback = rolling(s.unavailable, s.surge), parallel, rollback
+			r, err := Release(in)
+			require.NoError(t, err)
+			return r
+		}
+		r, fast, back := plan(false, false), plan(true, false), "a second update"
+		if s.batches[0] != "0" {
+			steps := plan(false, true).GetSteps()
+			back = fmt.Sprintf("%.0f min", steps[len(steps)-1].GetEstimate().AsDuration().Minutes())
+		}
+		least, extra, gpus := 1.0, int32(0), "0"
+		for _, step := range append(r.GetSteps(), fast.GetSteps()...) {
+			least = min(least, step.GetMinCapacity())
+			if step.GetExtraGroups() > extra {
+				extra, gpus = step.GetExtraGroups(), step.GetExtraResources()["nvidia.com/gpu"]
+			}
+		}
+		row := fmt.Sprintf("| %s | %.0f %% | %d | %s | %.0f min | %.0f min | %s |", s.name, 100*least, extra, gpus,
+			r.GetEstimate().AsDuration().Minutes(), fast.GetEstimate().AsDuration().Minutes(), back)
+		assert.Contains(t, string(document), row+"\n", "docs/plan.md lacks this row:\n%s", row)
 	}
 }

@@ -5,6 +5,7 @@ package host
 
 import (
 	"context"
+	"errors"
 	"iter"
 	"log/slog"
 	"strings"
@@ -12,14 +13,16 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/client-go/util/workqueue"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-
-	"github.com/stretchr/testify/assert"
-	"github.com/stretchr/testify/require"
 
 	"github.com/lockstep-rollouts/lockstep/plugin"
 	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/text"
@@ -104,4 +107,31 @@ func TestFollowerLogsThatItCantWatch(t *testing.T) {
 		got := logs.String()
 		assert.True(t, strings.Count(got, "\n") == 1 && strings.Contains(got, "no such right"), "logged in an hour:\n%s", got)
 	})
+}
+
+type workloadRef struct{ Name string }
+
+// An object that does not decode still has its name and its workload, and nothing of what was decoded before the mistake.
+func TestDecodeKeepsTheNames(t *testing.T) {
+	t.Parallel()
+	type spec struct {
+		Before      int32
+		WorkloadRef workloadRef
+	}
+	type object struct {
+		Metadata metav1.ObjectMeta
+		Spec     spec
+	}
+	u := &unstructured.Unstructured{Object: map[string]any{
+		"metadata": map[string]any{"name": "a"},
+		"spec":     map[string]any{"before": int64(1), "workloadRef": map[string]any{"name": "vllm"}},
+	}}
+	want := object{metav1.ObjectMeta{Name: "a"}, spec{1, workloadRef{"vllm"}}}
+	var got object
+	err := Decode(u, &got)
+	assert.True(t, err == nil && cmp.Equal(want, got), "%v: %s", err, cmp.Diff(want, got))
+	_ = unstructured.SetNestedField(u.Object, int64(99999999999), "spec", "before")
+	want.Spec.Before = 0
+	err = Decode(u, &got)
+	assert.True(t, errors.Is(err, errUndecodable) && cmp.Equal(want, got), "%v: %s", err, cmp.Diff(want, got))
 }

@@ -12,11 +12,14 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/proto"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/events"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
@@ -24,12 +27,10 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
-	"github.com/stretchr/testify/assert"
-	"github.com/stretchr/testify/require"
-
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
 	"github.com/lockstep-rollouts/lockstep/plugin/host"
 	"github.com/lockstep-rollouts/lockstep/plugin/kruise/v1alpha1"
+	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/hosttest"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
@@ -311,4 +312,30 @@ func TestRefusedMirrorIsSaid(t *testing.T) {
 	require.NoError(t, r.Client.Get(t.Context(), client.ObjectKey{Namespace: "default", Name: "vllm"}, out))
 	c := out.Status.Conditions
 	assert.True(t, len(c) == 1 && c[0].Reason == "NotWritten", "conditions %v", c)
+}
+
+func runScripted(ctx context.Context, config *rest.Config, s host.Settings) error {
+	s.Driver = &scripted{}
+	return Run(ctx, config, s)
+}
+
+func TestCampaignRequiresFilledCaches(t *testing.T) {
+	t.Parallel()
+	hosttest.CampaignRequiresCaches(t, runScripted,
+		hosttest.Kind{GroupVersionKind: v1alpha1.GroupVersion.WithKind("RolloutTarget"), Resource: "rollouttargets"},
+		hosttest.Kind{GroupVersionKind: host.LeaderWorkerSet, Resource: "leaderworkersets"},
+		hosttest.Kind{GroupVersionKind: host.DisaggregatedSet, Resource: "disaggregatedsets"},
+		hosttest.Kind{GroupVersionKind: revisionKind, Resource: "controllerrevisions"})
+}
+
+func TestRunSaysWhatIsNotInstalled(t *testing.T) {
+	for _, test := range []struct{ name, serves, want string }{
+		{"neither", "", "kubectl apply -k config/kruise/crd"},
+		{"no LeaderWorkerSet", "/apis/lockstep.dev/v1alpha1", "install LWS v0.9.0"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			const list = `{"kind":"APIResourceList","apiVersion":"v1","groupVersion":"lockstep.dev/v1alpha1","resources":[{"name":"rollouttargets","kind":"RolloutTarget"}]}`
+			hosttest.Refuses(t, runScripted, map[string]string{test.serves: list}, test.want)
+		})
+	}
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"google.golang.org/protobuf/testing/protocmp"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/utils/ptr"
 
@@ -117,6 +118,95 @@ func TestBadPlans(t *testing.T) {
 			r.Spec.ReleasePlan = good
 			run(t, r, d)
 			assert.True(t, brief(r.Status) == "1 Ready" && len(r.Status.Conditions) == 0, "mended: %+v", r.Status)
+		})
+	}
+}
+
+func TestFailureThresholdRoundsUp(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		name      string
+		threshold string
+		state     pb.State
+		reason    string
+		updated   int32
+		ready     int32
+		want      bool
+	}{
+		{"no threshold", "", pb.State_STATE_UPGRADING, "", 4, 3, false},
+		{"26 % of 4 are 2", "26%", pb.State_STATE_UPGRADING, "", 4, 2, true},
+		{"26 % of 4 are not 3", "26%", pb.State_STATE_UPGRADING, "", 4, 1, false},
+		{"a count", "1", pb.State_STATE_UPGRADING, "", 4, 3, true},
+		{"none ready", "100%", pb.State_STATE_UPGRADING, "", 4, 0, false},
+		{"a group is missing", "50%", pb.State_STATE_UPGRADING, "", 3, 3, false},
+		{"after the deadline", "26%", pb.State_STATE_FAILED, "ProgressDeadlineExceeded", 4, 2, true},
+		{"failed otherwise", "26%", pb.State_STATE_FAILED, "RecordInvalid", 4, 2, false},
+		{"waiting for labels", "26%", pb.State_STATE_VERIFYING, "LabelingPods", 4, 4, false},
+		{"the driver's verdict", "", pb.State_STATE_READY, "", 4, 4, true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			r := batchRelease(0)
+			if c.threshold != "" {
+				r.Spec.ReleasePlan.FailureThreshold = ptr.To(intstr.Parse(c.threshold))
+			}
+			m := &machine{release: r, context: &pb.BatchContext{
+				State: c.state, Reason: c.reason, Planned: 4, Updated: c.updated, UpdatedReady: c.ready,
+			}}
+			assert.Equal(t, c.want, m.ready(), "ready")
+		})
+	}
+}
+
+func TestSupports(t *testing.T) {
+	t.Parallel()
+	for ref, want := range map[v1beta1.ObjectRef]bool{
+		{APIVersion: "leaderworkerset.x-k8s.io/v1", Kind: "LeaderWorkerSet", Name: "a"}:   true,
+		{APIVersion: "leaderworkerset.x-k8s.io/v1", Kind: "LeaderWorkerSet"}:              false,
+		{APIVersion: "disaggregatedset.x-k8s.io/v1", Kind: "DisaggregatedSet", Name: "a"}: true,
+		{APIVersion: "leaderworkerset.x-k8s.io/v1", Kind: "DisaggregatedSet", Name: "a"}:  false,
+		{APIVersion: "lockstep.dev/v1alpha1", Kind: "RolloutTarget", Name: "a"}:           false,
+		{APIVersion: "apps/v1", Kind: "Deployment", Name: "a"}:                            false,
+		{APIVersion: "a/b/c", Kind: "LeaderWorkerSet", Name: "a"}:                         false,
+		{APIVersion: "leaderworkerset.x-k8s.io/v1", Kind: "leaderworkersets", Name: "ab"}: false,
+	} {
+		assert.Equal(t, want, Supports(&v1beta1.BatchRelease{Spec: v1beta1.BatchReleaseSpec{WorkloadRef: ref}}), ref)
+	}
+}
+
+func TestEvent(t *testing.T) {
+	t.Parallel()
+	status := func(phase v1beta1.RolloutPhase, batch int32, state v1beta1.BatchReleaseBatchStateType, blockedBy string) v1beta1.BatchReleaseStatus {
+		s := v1beta1.BatchReleaseStatus{Phase: phase, Message: "why"}
+		s.CanaryStatus.CurrentBatch, s.CanaryStatus.CurrentBatchState = batch, state
+		if blockedBy != "" {
+			s.Conditions = []v1beta1.RolloutCondition{{Type: v1beta1.RolloutConditionProgressing, Status: corev1.ConditionFalse, Reason: blockedBy}}
+		}
+		return s
+	}
+	progressing := v1beta1.RolloutPhaseProgressing
+	verifying := status(progressing, 0, v1beta1.VerifyingBatchState, "")
+	blocked := status(progressing, 0, v1beta1.VerifyingBatchState, "Forbidden")
+	for _, c := range []struct {
+		name     string
+		was, now v1beta1.BatchReleaseStatus
+		want     string
+	}{
+		{"the first batch begins", status(v1beta1.RolloutPhasePreparing, 0, "", ""), status(progressing, 0, v1beta1.UpgradingBatchState, ""), "Normal BatchUpgrading batch 1 is upgrading: why"},
+		{"a batch is verified", status(progressing, 0, v1beta1.UpgradingBatchState, ""), verifying, ""},
+		{"a batch is ready", verifying, status(progressing, 0, v1beta1.ReadyBatchState, ""), "Normal BatchReady batch 1 is ready: why"},
+		{"the next batch begins", status(progressing, 0, v1beta1.ReadyBatchState, ""), status(progressing, 1, v1beta1.UpgradingBatchState, ""), "Normal BatchUpgrading batch 2 is upgrading: why"},
+		{"nothing changes", verifying, verifying, ""},
+		{"it is blocked", verifying, blocked, "Warning Forbidden why"},
+		{"it is still blocked", blocked, blocked, ""},
+		{"it is blocked by something else", blocked, status(progressing, 0, v1beta1.VerifyingBatchState, "NameTaken"), "Warning NameTaken why"},
+		{"it ends", verifying, status(v1beta1.RolloutPhaseCompleted, 0, v1beta1.VerifyingBatchState, ""), "Normal Completed why"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			kind, reason, note := Event(c.was, c.now)
+			got := kind + " " + reason + " " + note
+			assert.False(t, got != c.want && (c.want != "" || kind != ""), "got %q, want %q", got, c.want)
 		})
 	}
 }
