@@ -10,6 +10,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -21,6 +23,12 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/await"
 )
@@ -131,4 +139,86 @@ func TestComponentDies(t *testing.T) {
 	if err := c.Err(); err == nil || !strings.Contains(err.Error(), Scheduler) || !strings.Contains(err.Error(), p.logPath) {
 		t.Errorf("the error lacks the component or the log: %v", err)
 	}
+}
+
+func TestMain(m *testing.M) {
+	os.Exit(Main(m, WithAudit()))
+}
+
+// eventually waits until check returns nil, and fails with its last error.
+func eventually(t *testing.T, what string, check func(context.Context) error) {
+	t.Helper()
+	await.Nil(t, what, check)
+}
+
+// A late request of KWOK for an earlier pod of the same name changes nothing.
+//
+// Proves: The test cluster ends all its processes; a late request of KWOK changes no live pod.
+func TestLateRequestsOfKWOK(t *testing.T) {
+	c := Shared(t)
+	namespace := c.Namespace(t)
+	config, err := clientcmd.BuildConfigFromFlags("", c.path(KWOK+".kubeconfig"))
+	require.NoError(t, err)
+	late := kubernetes.NewForConfigOrDie(config)
+	pods := c.kube.CoreV1().Pods(namespace)
+	pod := &corev1.Pod{Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "server", Image: "example.com/server:v1"}}}}
+	pod.Name = "next"
+	_, err = pods.Create(t.Context(), pod, metav1.CreateOptions{})
+	require.NoError(t, err)
+	eventually(t, "the pod runs", func(ctx context.Context) error {
+		now, err := pods.Get(ctx, pod.Name, metav1.GetOptions{})
+		if err == nil && now.Status.Phase != corev1.PodRunning {
+			err = errors.New("its phase is " + string(now.Status.Phase))
+		}
+		return err
+	})
+	now := int64(0)
+	err = late.CoreV1().Pods(namespace).Delete(t.Context(), pod.Name, metav1.DeleteOptions{GracePeriodSeconds: &now})
+	assert.True(t, apierrors.IsInvalid(err), "deleting a live pod: %v, want Invalid", err)
+	_, err = late.CoreV1().Pods(namespace).Patch(t.Context(), pod.Name, types.MergePatchType, []byte(`{"status":{"phase":"Succeeded"}}`),
+		metav1.PatchOptions{}, "status")
+	assert.True(t, apierrors.IsInvalid(err), "ending a live pod: %v, want Invalid", err)
+}
+
+// A control plane of downloaded programs starts, with the etcd that is built beside them. A server on loopback serves the programs that
+// were built before: Kubernetes' own site is not tried.
+//
+// Proves: `make demo PREBUILT=yes`: a control plane of downloaded programs, from a server on loopback.
+func TestClusterOfDownloadedPrograms(t *testing.T) {
+	o, err := newOptions([]Option{WithLog(t.Output())})
+	require.NoError(t, err)
+	m := kubernetesModule(o.versions)
+	built, err := m.build(t.Context(), o.log)
+	require.NoError(t, err)
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		http.ServeFile(w, r, built.program(filepath.Base(r.URL.Path)))
+	}))
+	defer server.Close()
+	local := prebuilt{site: server.URL + "/", sums: map[string]string{}}
+	downloaded, _ := officialPrograms.replace(m, hostPlatform())
+	for _, d := range downloaded.downloads {
+		content, err := os.ReadFile(built.program(d.name))
+		require.NoError(t, err)
+		local.sums[strings.TrimPrefix(d.url, officialPrograms.site)] = sumOf(content)
+	}
+	if len(local.sums) == 0 {
+		t.Fatalf("no prebuilt programs for %v", hostPlatform())
+	}
+	// In another cache only the other modules are built.
+	root, err := cacheRoot()
+	require.NoError(t, err)
+	another := t.TempDir()
+	for _, other := range o.modules() {
+		if other.name != m.name {
+			require.NoError(t, os.Symlink(filepath.Join(root, other.name), filepath.Join(another, other.name)))
+		}
+	}
+	t.Setenv(CacheEnv, another)
+	c, err := Start(t.Context(), WithLog(t.Output()), WithNodes(1, nil), func(o *options) { o.prebuilt = local })
+	require.NoError(t, err)
+	defer c.Stop()
+	done, err := c.build(t.Context(), kubernetesModule)
+	assert.True(t, err == nil && filepath.Dir(filepath.Dir(done.dir)) == another, "the programs are in %s (%v) instead of %s", done.dir, err, another)
+	entries, err := filepath.Glob(filepath.Join(another, m.name, "*", "bin", "*"))
+	assert.True(t, err == nil && len(entries) == 4, "want one build of four programs, got %v (%v)", entries, err)
 }

@@ -259,3 +259,9 @@ func (w *world) history(ref *pb.WorkloadRef) {
 		suite.Create(w.t, w.kube.AppsV1().ControllerRevisions(ref.GetNamespace()), revision)
 	}
 }
+
+func TestMain(m *testing.M) {
+	code := suite.Main(m, 1)
+	driver.Cleanup()
+	os.Exit(code)
+}

@@ -8,6 +8,7 @@ package kruise
 import (
 	"context"
 	"fmt"
+	"os"
 	"strings"
 	"testing"
 
@@ -23,6 +24,8 @@ import (
 	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/text"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 	"github.com/lockstep-rollouts/lockstep/test/cluster"
+	"github.com/lockstep-rollouts/lockstep/test/driver"
+	"github.com/lockstep-rollouts/lockstep/test/kruise/install"
 	"github.com/lockstep-rollouts/lockstep/test/suite"
 )
 
@@ -210,3 +213,25 @@ func (e *env) awaitReady(of string, status metav1.ConditionStatus, reason string
 }
 
 func asJSON(v any) string { return text.JSON(v) }
+
+// parallel is how many tests run at once.
+const parallel = 6
+
+func TestMain(m *testing.M) {
+	code := suite.Main(m, parallel, suite.WithRoles(), cluster.WithGatewayAPI(), cluster.WithKruise(rights))
+	stopController()
+	stopServer()
+	driver.Cleanup()
+	os.Exit(code)
+}
+
+// apart reports whether the driver is a separate `lockstep serve`. Both modes are tested, one with each version of Kruise.
+func apart(c *cluster.Cluster) bool { return c.Versions().Kruise != "v0.6.2" }
+
+// rights are the permissions of config/kruise.
+func rights(ctx context.Context, c *cluster.Cluster) error {
+	if apart(c) {
+		return install.Rights(ctx, c)
+	}
+	return install.DriverInside(ctx, c)
+}

@@ -4,7 +4,9 @@
 package load
 
 import (
+	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -17,7 +19,15 @@ import (
 	"strings"
 	"time"
 
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+
 	"github.com/lockstep-rollouts/lockstep/test/podanswer"
+	"github.com/lockstep-rollouts/lockstep/test/podserver"
 )
 
 // failure is why a request was not served. Requests are counted by kind; the detail is an example.
@@ -122,4 +132,99 @@ func (g *Generator) build(ctx context.Context, r request, body string) (*http.Re
 		maps.Copy(query.Header, g.options.Match)
 	}
 	return query, nil
+}
+
+// tokensPerSecond is the rate at which package modelserver streams.
+const tokensPerSecond = 5
+
+// stream sends a completion and reads the whole stream. One that ends before its last event was cut.
+func (g *Generator) stream(ctx context.Context, r request) (podanswer.Answer, failure) {
+	var answer podanswer.Answer
+	tokens := max(1, int(r.duration.Seconds()*tokensPerSecond))
+	query, err := g.build(ctx, r, fmt.Sprintf(`{"model": "test", "prompt": "hello", "stream": true, "max_tokens": %d}`, tokens))
+	if err != nil {
+		return answer, failure{failedRequest, err.Error()}
+	}
+	begin := time.Now()
+	response, err := g.client.Do(query)
+	if err != nil {
+		if errors.Is(err, context.DeadlineExceeded) {
+			return answer, failure{failedTimeout, err.Error()}
+		}
+		return answer, failure{failedRequest, err.Error()}
+	}
+	defer func() { _ = response.Body.Close() }()
+	if json.Unmarshal([]byte(response.Header.Get(podanswer.Header)), &answer) != nil {
+		body, _ := io.ReadAll(io.LimitReader(response.Body, 1<<10))
+		return podanswer.Answer{}, failure{failedGateway, fmt.Sprintf("%s: %s", response.Status, body)}
+	}
+	if answer.Violation != "" {
+		return answer, failure{string(answer.Violation), fmt.Sprintf("%s %s", answer.Pod, answer.Detail)}
+	}
+	if response.StatusCode != http.StatusOK {
+		return answer, failure{failedGateway, response.Status}
+	}
+	events, last := 0, ""
+	lines := bufio.NewScanner(response.Body)
+	for lines.Scan() {
+		if event, ok := strings.CutPrefix(lines.Text(), "data: "); ok {
+			events++
+			last = event
+		}
+	}
+	if last != podanswer.Done || events != tokens+1 {
+		return answer, failure{string(podanswer.Cut), fmt.Sprintf("%s sent %d of %d tokens in %s: %v", answer.Pod, events, tokens,
+			time.Since(begin).Round(time.Millisecond), lines.Err())}
+	}
+	return answer, failure{}
+}
+
+// connect returns the connection of all calls. It panics for an invalid address.
+func connect(o Options) *grpc.ClientConn {
+	u, err := url.Parse(o.URL)
+	if err != nil {
+		panic(err)
+	}
+	conn, err := grpc.NewClient("passthrough:///"+u.Host, grpc.WithAuthority(cmp.Or(o.Host, u.Host)), grpc.WithDisableRetry(),
+		grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		panic(err)
+	}
+	return conn
+}
+
+// call sends a request over gRPC.
+func (g *Generator) call(ctx context.Context, r request) (podanswer.Answer, failure) {
+	duration := ""
+	if r.duration > 0 {
+		duration = r.duration.String()
+	}
+	if r.match {
+		for name, values := range g.options.Match {
+			for _, value := range values {
+				ctx = metadata.AppendToOutgoingContext(ctx, strings.ToLower(name), value)
+			}
+		}
+	}
+	var answer podanswer.Answer
+	reply := &wrapperspb.StringValue{}
+	err := g.conn.Invoke(ctx, podserver.Method, wrapperspb.String(duration), reply)
+	text := reply.GetValue()
+	if err != nil {
+		text = status.Convert(err).Message()
+	}
+	if json.Unmarshal([]byte(text), &answer) == nil && (answer.Pod != "" || answer.Violation != "") {
+		if answer.Violation != "" {
+			return answer, failure{string(answer.Violation), fmt.Sprintf("%s %s", answer.Pod, answer.Detail)}
+		}
+		return answer, failure{}
+	}
+	switch {
+	case status.Code(err) == codes.DeadlineExceeded:
+		return podanswer.Answer{}, failure{failedTimeout, err.Error()}
+	case err != nil:
+		return podanswer.Answer{}, failure{failedGateway, err.Error()}
+	default:
+		return podanswer.Answer{}, failure{failedGateway, "not the answer of a pod: " + text}
+	}
 }

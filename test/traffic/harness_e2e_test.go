@@ -7,6 +7,7 @@ package traffic
 
 import (
 	"context"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -14,7 +15,10 @@ import (
 	"github.com/stretchr/testify/assert"
 
 	"github.com/lockstep-rollouts/lockstep/test/cluster"
+	"github.com/lockstep-rollouts/lockstep/test/deploy"
+	"github.com/lockstep-rollouts/lockstep/test/driver"
 	"github.com/lockstep-rollouts/lockstep/test/load"
+	"github.com/lockstep-rollouts/lockstep/test/netns"
 	"github.com/lockstep-rollouts/lockstep/test/podanswer"
 	"github.com/lockstep-rollouts/lockstep/test/serving"
 	"github.com/lockstep-rollouts/lockstep/test/suite"
@@ -90,4 +94,15 @@ func TestHarnessFindsCutRequests(t *testing.T) {
 	e.Await(g, 300)
 	report := e.Fails(g, string(podanswer.Cut))
 	assert.NotZero(t, report.Rows[0].Cut, "no request was cut")
+}
+
+func TestMain(m *testing.M) {
+	build := func() error {
+		return cluster.Build(context.Background(), os.Stderr, cluster.WithTraefik(), cluster.WithPrometheus())
+	}
+	run := func() int {
+		defer driver.Cleanup()
+		return cluster.Main(m, cluster.WithTraefik(), cluster.WithPrometheus(), cluster.WithManifest(deploy.Permissions))
+	}
+	os.Exit(netns.Main(build, run, cluster.PodCIDR))
 }
