@@ -220,12 +220,12 @@ func (p *proxy) hasCrashed() bool {
 	return p.crashed
 }
 
-// freeze delays the watches of these resources by staleFor.
-func (p *proxy) freeze(resources ...string) {
+// freeze delays the watches of these resources.
+func (p *proxy) freeze(by time.Duration, resources ...string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, resource := range resources {
-		p.frozen[resource] = time.Now().Add(staleFor)
+		p.frozen[resource] = time.Now().Add(by)
 	}
 }
 
@@ -304,11 +304,11 @@ var faultKinds = []fault{
 		answer(w, pass())
 	}},
 	{"pods and revisions stale", 1, func(p *proxy, pass func() *http.Response, w http.ResponseWriter) {
-		p.freeze("pods", "controllerrevisions")
+		p.freeze(staleFor, "pods", "controllerrevisions")
 		answer(w, pass())
 	}},
 	{"workloads stale", 1, func(p *proxy, pass func() *http.Response, w http.ResponseWriter) {
-		p.freeze("leaderworkersets", "disaggregatedsets", "replicabounds")
+		p.freeze(staleFor, "leaderworkersets", "disaggregatedsets", "replicabounds")
 		answer(w, pass())
 	}},
 }

@@ -93,7 +93,8 @@ var courseSteps = []kindOfStep{
 	{"suspend", 2, 0, (*courseRun).suspend},
 	{"set the clock", 2, 1, func(c *courseRun, ahead int32) { c.w.driver.Jump(ahead == 1) }},
 	{"fault", 6, int32(len(faultKinds)) - 1, func(c *courseRun, n int32) { c.proxy.meet(faultKinds[n]) }},
-	{"blind", 2, 0, func(c *courseRun, _ int32) { c.proxy.refuseReads("pods") }},
+	{"blind", 3, int32(len(watchedKinds)) - 1, func(c *courseRun, n int32) { c.proxy.refuseReads(watchedKinds[n]) }},
+	{"late", 3, int32(len(watchedKinds)) - 1, func(c *courseRun, n int32) { c.proxy.freeze(10*staleFor, watchedKinds[n]) }},
 	{"break", 2, 0, (*courseRun).breakGroup},
 	{"calm", 6, 0, func(c *courseRun, _ int32) { c.calm() }},
 	{"kill LWS", 2, 0, func(c *courseRun, _ int32) { c.kill(cluster.LWS, c.settle) }},
@@ -103,6 +104,12 @@ var courseSteps = []kindOfStep{
 	{"fill etcd", 2, 0, (*courseRun).fillEtcd},
 	{"stop the API server", 1, 0, func(c *courseRun, _ int32) { c.w.outage(func() { c.settle() }, nil) }},
 	{"kill etcd", 1, 0, func(c *courseRun, _ int32) { c.w.outage(func() { c.kill(cluster.Etcd, func() {}) }, nil) }},
+}
+
+// watchedKinds are what the driver has caches of, and may become blind for.
+var watchedKinds = []string{
+	"pods", "leaderworkersets", "controllerrevisions", "services", "endpointslices", "ingresses", "horizontalpodautoscalers",
+	"disaggregatedsets", "replicabounds",
 }
 
 // drawCourse draws a course: a release, and what happens to it.
