@@ -125,7 +125,7 @@ func TestTrafficRouterRequired(t *testing.T) {
 	e.patch(`{"spec": {"strategy": {"canary": {"trafficRouting": null}}}}`)
 	e.awaitSaid(name, "trafficRouting.plugins[lockstep/lws]", "workload: is required")
 	e.edit("v2")
-	e.same(before) // the hold stays
+	e.stays(before)
 	e.patch(`{"spec": {"strategy": {"canary": {"trafficRouting": {"plugins": {"lockstep/lws": {"workload": "` + name + `"}}}}}}}`)
 	e.awaitPause(1)
 	e.argo("promote", "--full", name)

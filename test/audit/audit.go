@@ -21,6 +21,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/require"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/rand"
 	"k8s.io/client-go/kubernetes"
@@ -110,7 +112,8 @@ func ReadFile(path, containing string) ([]Event, error) {
 func Mark(t testing.TB, kube kubernetes.Interface, namespace string) string {
 	t.Helper()
 	mark := "mark-" + rand.String(10)
-	_, _ = kube.CoreV1().ConfigMaps(namespace).Get(t.Context(), mark, metav1.GetOptions{})
+	_, err := kube.CoreV1().ConfigMaps(namespace).Get(t.Context(), mark, metav1.GetOptions{})
+	require.True(t, apierrors.IsNotFound(err), "the request that marks the log: %v", err)
 	return mark
 }
 
@@ -129,7 +132,9 @@ func Between(t testing.TB, path, from, to, containing string) []Event {
 			return errors.New("it has not")
 		}
 		if from != "" {
-			_, raw, _ = bytes.Cut(raw, []byte(from))
+			if _, raw, found = bytes.Cut(raw, []byte(from)); !found {
+				return errors.New("it lacks " + from)
+			}
 			_, raw, _ = bytes.Cut(raw, []byte("\n"))
 		}
 		events, err = Read(bytes.NewReader(raw), containing)

@@ -151,7 +151,13 @@ func TestWithoutPartition(t *testing.T) {
 		return s.Phase == v1beta1.RolloutPhasePreparing && strings.Contains(s.Message, "set batchPartition: 0")
 	}
 	e.await(name, "it waits for a batch", waits)
+	before := e.Identities()
 	e.Edit("v2")
+	for _, n := range []int{groups + 1, groups} { // the template is seen before
+		e.PatchWorkload(fmt.Sprintf(`{"spec":{"replicas":%d}}`, n))
+		e.MustHave(strings.TrimSpace(strings.Repeat("v1 ", n)))
+		e.MustKeep(before, 0, 1, 2, 3)
+	}
 	e.MustRest("v1")
 	e.await(name, "it waits for a batch", waits)
 	e.Apply(manifest(name, "batches: [{canaryReplicas: 100%}]\nfinalizingPolicy: WaitResume\nbatchPartition: 0"))

@@ -138,7 +138,7 @@ func TestBlueGreenSwitch(t *testing.T) {
 			}
 			w.startFinalize("r1", promote)
 			w.awaitObject("all groups are replaced at once", func() bool {
-				return allAtOnce(w.get().Spec.RolloutStrategy.RollingUpdateConfiguration) || w.record().phase() == "Promoted"
+				return allAtOnce(w.get().Spec.RolloutStrategy.RollingUpdateConfiguration)
 			})
 			w.awaitState(completed)
 			w.mustRun("v2")

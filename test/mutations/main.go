@@ -110,7 +110,7 @@ func explorer(file string) string {
 	switch file {
 	case "roles.go", "units.go", "bounds.go", "shift.go":
 		return "^TestExploreRoles$"
-	case "limits.go", "traffic.go":
+	case "limits.go", "traffic.go", "canary.go", "handover.go", "intent.go", "native.go", "share.go", "wait.go":
 		return "^TestExplore(Roles)?$"
 	}
 	return "^TestExplore$"

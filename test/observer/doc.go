@@ -10,7 +10,7 @@
 //
 //   - The groups ran the revision before the workload was adopted.
 //   - Argo observed its Rollout in progress for the revision.
-//   - A BatchRelease of Kruise is in a batch of the revision.
+//   - A BatchRelease of Kruise is in a batch of the revision, or one of the workload itself has a partition.
 //   - The workload's record names a release of the revision, whose owner has no objects as above: a command or another client.
 //
 // Evidence ends with its object, with an abort, and with the rollback of the release that followed from it. A revision stays asked for while

@@ -38,7 +38,7 @@ var (
 		appsv1.SchemeGroupVersion.WithResource("controllerrevisions"), argoRollouts, batchReleases, targets,
 	}
 	// hosts are the prefixes of owners whose releases follow from objects of a kind.
-	hosts = map[schema.GroupVersionResource]string{argoRollouts: "argo-rollouts/", targets: "kruise-rollouts/"}
+	hosts = map[schema.GroupVersionResource]string{argoRollouts: "argo-rollouts/", targets: "kruise-rollouts/", batchReleases: "kruise-batchrelease/"}
 )
 
 // ledger is what was asked for, and what runs.
@@ -316,16 +316,25 @@ func pluginConfig(o *unstructured.Unstructured) (c config) {
 	return c
 }
 
-// batchRelease reads what Kruise has observed: a batch of a revision, which is one of the leaders' StatefulSet.
+// batchRelease reads what Kruise has observed: a batch of a revision, which is one of the leaders' StatefulSet. Of a workload without a
+// RolloutTarget, `lockstep batchrelease` releases what is begun, as long as a partition asks for it.
 func (l *ledger) batchRelease(key string, e Event) {
 	o := e.Object
-	revision := text.Field(o, "status", "updateRevision")
-	if text.Field(o, "status", "phase") != "Progressing" || revision == "" || text.Field(o, "spec", "workloadRef", "kind") != "RolloutTarget" {
+	revision, ref := text.Field(o, "status", "updateRevision"), &pb.WorkloadRef{
+		Kind: text.Field(o, "spec", "workloadRef", "kind"), Name: text.Field(o, "spec", "workloadRef", "name"),
+	}
+	asks := evidence{workload: plugin.NameOf(ref), revision: whateverIsBegun, key: string(o.GetUID()) + revision, since: e.Version}
+	if ref.GetKind() == "RolloutTarget" {
+		if text.Field(o, "status", "phase") != "Progressing" || revision == "" {
+			return
+		}
+		asks.workload, asks.revision = l.targets[ref.GetName()], revision
+	} else if _, asked, _ := unstructured.NestedFieldNoCopy(o.Object, "spec", "releasePlan", "batchPartition"); !asked || o.GetDeletionTimestamp() != nil {
+		delete(l.evidence, key)
 		return
 	}
-	was, same := l.evidence[key], string(o.GetUID())+revision
-	if was == nil || was.key != same {
-		l.evidence[key] = &evidence{workload: l.targets[text.Field(o, "spec", "workloadRef", "name")], revision: revision, key: same, since: e.Version}
+	if was := l.evidence[key]; was == nil || was.key != asks.key {
+		l.evidence[key] = &asks
 	}
 }
 

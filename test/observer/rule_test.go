@@ -5,6 +5,7 @@ package observer
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -139,6 +140,17 @@ status: {phase: %s, updateRevision: m-%s}
 `, uid, phase, revision)
 }
 
+// alone is a BatchRelease of the workload itself, with a release plan.
+func (s *story) alone(plan string) *story {
+	s.t.Helper()
+	return s.add(false, `
+apiVersion: rollouts.kruise.io/v1beta1
+kind: BatchRelease
+metadata: {name: b, uid: u}
+spec: {workloadRef: {kind: LeaderWorkerSet, name: m}, releasePlan: {%s}}
+`, plan)
+}
+
 // target is the RolloutTarget of the workload, and the ControllerRevision of a template revision.
 func (s *story) target(revision string) *story {
 	s.t.Helper()
@@ -170,6 +182,10 @@ func inRoles(t *testing.T, events []Event) []Event {
 			if _, names, _ := unstructured.NestedString(o.Object, path...); names {
 				require.NoError(t, unstructured.SetNestedStringMap(o.Object, map[string]string{"kind": "DisaggregatedSet", "name": "m"}, path...))
 			}
+		case "BatchRelease":
+			if kind, _, _ := unstructured.NestedString(o.Object, "spec", "workloadRef", "kind"); kind == "LeaderWorkerSet" {
+				require.NoError(t, unstructured.SetNestedField(o.Object, "DisaggregatedSet", "spec", "workloadRef", "kind"))
+			}
 		case "RolloutTarget":
 			require.NoError(t, unstructured.SetNestedField(o.Object, "DisaggregatedSet", "spec", "workloadRef", "kind"))
 		}
@@ -180,7 +196,7 @@ func inRoles(t *testing.T, events []Event) []Event {
 // Each violation is in a history made for it, and in no history without one: a rule that reports nothing would prove nothing.
 func TestRule(t *testing.T) {
 	t.Parallel()
-	const argo, kruise = "argo-rollouts/ns/r", "kruise-rollouts/ns/t"
+	const argo, kruise, batch = "argo-rollouts/ns/r", "kruise-rollouts/ns/t", "kruise-batchrelease/ns/b"
 	progressing := func(t *testing.T) *story {
 		t.Helper()
 		return held(t).rollout("u", "", status("h0", "h0")).rollout("u", "new", status("h1", "h0"))
@@ -236,11 +252,15 @@ func TestRule(t *testing.T) {
 		"kruise: released again": {held(t).target("new").batch("u", "Progressing", "new").
 			set(kruise, "r", "new", "Progressing").pod("m", "new").set(kruise, "r", "new", "CleaningUp").gone(2).
 			batch("w", "Progressing", "new").pod("m", "new"), ""},
+		"batchrelease: with a partition":    {held(t).alone("batchPartition: 0").set(batch, "r", "new", "Progressing").pod("m", "new"), ""},
+		"batchrelease: without a partition": {held(t).alone("").set(batch, "r", "new", "Progressing").pod("m", "new"), "new"},
+		"batchrelease: withdrawn":           {held(t).alone("batchPartition: 0").alone("").set(batch, "r", "new", "Progressing").pod("m", "new"), "new"},
+		"batchrelease: promoted by its end": {held(t).alone("batchPartition: 0").set(batch, "r", "new", "Progressing").alone("").pod("m", "new"), ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			for kind, events := range map[string][]Event{"LeaderWorkerSet": test.history.events, "DisaggregatedSet": inRoles(t, test.history.events)} {
-				found := judge([]string{"argo-rollouts/", "kruise-rollouts/"}, events)
+				found := judge(slices.Collect(maps.Values(hosts)), events)
 				assert.False(t, test.violates == "" && len(found) > 0, "%s: violations of no rule: %q", kind, found)
 				assert.False(t, test.violates != "" && (len(found) != 1 || !strings.Contains(found[0], "at revision "+test.violates+",")),
 					"%s: want one violation about revision %s, got %q", kind, test.violates, found)

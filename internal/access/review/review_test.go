@@ -226,6 +226,7 @@ func TestSourcesLeaveRoom(t *testing.T) {
 			ask("loud")
 		}
 		synctest.Wait()
+		assert.True(t, len(begun) > 0 && len(begun) < maxInFlight, "%d requests of one source at once", len(begun))
 		for len(begun) > 0 {
 			<-begun
 		}
