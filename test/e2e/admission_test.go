@@ -190,6 +190,7 @@ func TestAdmissionKeepsHold(t *testing.T) {
 			if policy {
 				e.admit()
 			} else {
+				e.observer.Waive()
 				e.observer.waive(ruleHold)
 			}
 			e.driver = driver.Start(t, driver.Kubeconfig(t, e.cluster), e.namespace)
@@ -391,6 +392,7 @@ func TestAdmissionTemplateRevertedInPromotion(t *testing.T) {
 	t.Parallel()
 	e := newAdmissionEnv(t)
 	// The policy's hold precedes the driver's decision, and LWS may have started on the next group just before.
+	e.observer.Waive()
 	e.observer.waive(ruleHold, ruleStableUntouched)
 	starting := annotated("test.lockstep.dev/startup", "300ms")
 	w := e.adoptApplied(model("model", 4, 2, rolling("1", "0", 0), starting))
@@ -416,6 +418,7 @@ func TestAdmissionTemplateInPromotion(t *testing.T) {
 		t.Run(fmt.Sprintf("policy=%t", admitted), func(t *testing.T) {
 			t.Parallel()
 			e := newEnvIn(t, cluster.Shared(t))
+			e.observer.Waive()
 			e.observer.waive(ruleStableUntouched, ruleAvailable, ruleHold) // Groups are at two revisions when the release starts over.
 			if admitted {
 				e.admit()

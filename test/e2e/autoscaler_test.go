@@ -423,6 +423,7 @@ func TestScaledToZero(t *testing.T) {
 			t.Parallel()
 			w := autoscaled(t).adopt(model("model", 4, 2))
 			w.observer.waive(ruleBatch) // LeaderWorkerSet starts the unreleased groups
+			w.observer.Waive()
 			w.edit(image("v2"))
 			w.initialize("r1", release)
 			w.upgrade("r1", 0)

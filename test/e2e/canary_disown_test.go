@@ -201,6 +201,7 @@ func (w *workload) mergePatch(patch string) {
 func TestCanaryDisownRoundsToZero(t *testing.T) {
 	t.Parallel()
 	w := newEnv(t).adopt(model("model", 4, 1, rolling("25%", "0", -1)))
+	w.observer.Waive()
 	w.observer.waive(ruleHold) // the remedy edits the hold
 	w.scale(2)
 	w.await("the driver has observed the scale-down", func(c *pb.BatchContext) bool { return c.GetReplicas() == 2 })

@@ -219,6 +219,7 @@ var anyForgery = rapid.Custom(func(t *rapid.T) forgery {
 func TestForgedRecords(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)
+	e.observer.Waive()
 	e.observer.waive(ruleOneCanary, ruleCanarySize, ruleStableUntouched, ruleAvailable, ruleSurge, ruleCanaryStays, ruleIntent, ruleHold,
 		ruleBatch, ruleDown, ruleDouble, ruleDelay) // the forged records ask for anything
 	suite.Apply(t, e.cluster, e.namespace, tenants)

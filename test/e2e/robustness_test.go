@@ -373,6 +373,10 @@ func (c *courseRun) end() {
 	if err != nil || len(ingresses.Items) != 1 {
 		c.w.t.Errorf("%d Ingresses are left (%v)", len(ingresses.Items), err)
 	}
+	services, err := c.w.kube.CoreV1().Services(c.w.namespace).List(c.w.t.Context(), metav1.ListOptions{LabelSelector: roleLabel})
+	assert.True(c.w.t, err == nil && len(services.Items) == 0, "%d canary Services are left (%v)", len(services.Items), err)
+	serving, err := c.w.kube.CoreV1().Pods(c.w.namespace).List(c.w.t.Context(), metav1.ListOptions{LabelSelector: servingLabel})
+	assert.True(c.w.t, err == nil && len(serving.Items) == 0, "%d pods are marked (%v)", len(serving.Items), err)
 }
 
 // autoscalerBehavior returns the behavior of the HPA, "" without one.

@@ -381,6 +381,7 @@ func TestStylesManifestApplied(t *testing.T) {
 	inStyles(t, func(t *testing.T, s style) {
 		e := newEnv(t)
 		// For a moment LWS rolls by the manifest's settings.
+		e.observer.Waive()
 		e.observer.waive(ruleHold, ruleBatch, ruleDown, ruleStableUntouched)
 		w := e.adopt(model("model", 4, 2, annotated(cluster.AnnotationStartup, "200ms")))
 		w.edit(image("v2"))

@@ -76,6 +76,7 @@ func TestTenantsMarks(t *testing.T) {
 	t.Parallel()
 	e := newEnvIn(t, cluster.Shared(t))
 	editor, operator, neighbor := e.tenants()
+	e.observer.Waive()
 	e.observer.waive(ruleHold) // The record is a forged one.
 	const owned, frontend = "owned", "frontend"
 

@@ -162,6 +162,7 @@ func TestHostile(t *testing.T) {
 			v := w.attack(attack.prepare)
 			fmt.Fprintf(out, "%s\t%s\t%d\t%t\t%s\t%s\t%s\t%s\t%d\t%.1f\n", attack.name, v.did, v.peak>>20, v.killed,
 				&v.calls, &v.connections, &v.probes, &v.steps, v.logged>>10, v.cpu.Seconds())
+			assert.NotRegexp(t, "^0 ", v.did, "the attack did not happen")
 			assert.True(t, !v.killed && v.peak <= memoryLimit, "peak %d MiB, killed: %t", v.peak>>20, v.killed)
 			for name, y := range map[string]*tally{
 				"calls": &v.calls, "new connections": &v.connections, "steps of releases": &v.steps,

@@ -17,6 +17,7 @@ import (
 	"regexp"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 
@@ -60,6 +61,8 @@ type world struct {
 	process         *child.Process
 	log             string
 	address, health string
+	// accepted counts the calls of the attack that were not refused.
+	accepted atomic.Int64
 }
 
 var errNotYet = errors.New("not yet")
