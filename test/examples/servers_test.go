@@ -212,6 +212,7 @@ func TestServers(t *testing.T) {
 			assert.True(t, load >= 30*time.Minute && load < deadline, "the startup probe allows %s, the release %s", load, deadline)
 			assert.Greater(t, *worker.TerminationGracePeriodSeconds, *leader.TerminationGracePeriodSeconds, "a worker ends before its leader does")
 			mustFitTheWorkload(t, server, objects, template.LeaderTemplate)
+			mustMeasureTheWorkload(t, server)
 			for _, file := range []string{"policy.yaml", "argo/rollout.yaml", "kruise/rollout.yaml"} {
 				text := files.Read(t, source(server, file))
 				assert.False(t, !strings.Contains(string(text), "45m") && !strings.Contains(string(text), "progressDeadlineSeconds: 2700"),
@@ -279,6 +280,24 @@ func mustFitTheWorkload(t *testing.T, server string, objects map[string]any, lea
 		assert.True(t, slices.ContainsFunc(leader.Spec.Containers[0].Ports, func(p corev1.ContainerPort) bool { return p.Name == port }),
 			"leaders have no port %q", port)
 	}
+}
+
+// mustMeasureTheWorkload checks that the analysis selects pods by workload and revision, as gates do: those of other workloads may have the same
+// revision.
+func mustMeasureTheWorkload(t *testing.T, server string) {
+	t.Helper()
+	objects := decode(t, build(t, server, "argo")...)
+	analysis, isAnalysis := objects["AnalysisTemplate "+server+"-canary"].(*argo.AnalysisTemplate)
+	rollout, isRollout := objects["Rollout "+server].(*argo.Rollout)
+	require.True(t, isAnalysis && isRollout, "no analysis and Rollout of %s", server)
+	for _, m := range analysis.Spec.Metrics {
+		query := m.Provider.Prometheus.Query
+		revisions := strings.Count(query, `leaderworkerset_sigs_k8s_io_template_revision_hash="{{args.`)
+		names := strings.Count(query, `namespace="{{args.namespace}}",leaderworkerset_sigs_k8s_io_name=~"{{args.workload}}(-[^aeiou-]{6})?",leaderworkerset_sigs`)
+		assert.True(t, revisions > 0 && names == revisions, "%s: %d revisions, %d of the workload alone:\n%s", m.Name, revisions, names, query)
+	}
+	workload := argo.AnalysisRunArgument{Name: "workload", Value: server}
+	assert.Contains(t, rollout.Spec.Strategy.Canary.Steps[1].Analysis.Args, workload, "the Rollout's analysis")
 }
 
 // The GitOps tools can apply each server with each host, in the namespace that they name.
