@@ -30,6 +30,9 @@ func (t Target) ReconcileEnd(c *pb.BatchContext) Move {
 	return callOrWait(converge.Next(t.endGoal(c), c))
 }
 
+// whyAborted is the message of a rollback by an abort of the Rollout. A step that runs after it is one of a retry.
+const whyAborted = "the Rollout was aborted"
+
 // endGoal returns the goal of the host's own commands.
 func (t Target) endGoal(c *pb.BatchContext) converge.Goal {
 	f := t.Facts
@@ -49,7 +52,7 @@ func (t Target) endGoal(c *pb.BatchContext) converge.Goal {
 		// Only an abort takes a promotion back.
 	case f.Abort && (mine || f.Current):
 		// A status that lags may still have the abort of an earlier template.
-		g.Kind, g.Why = converge.RollBack, "the Rollout was aborted"
+		g.Kind, g.Why = converge.RollBack, whyAborted
 	case !f.Current || f.Hash == "":
 		g.Why = "Argo has not observed the Rollout's template"
 	case !mine:

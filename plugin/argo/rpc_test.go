@@ -163,6 +163,23 @@ func TestMistakesInMidRelease(t *testing.T) {
 	}
 }
 
+// A retry whose first call failed, or came within the backoff of its step, has the status of the aborted attempt without the time of the abort.
+func TestRetryAfterItsFirstCall(t *testing.T) {
+	t.Parallel()
+	b := newRPCFixture(t)
+	b.edited()
+	begun := b.run(b.rollout(0, quarters...), types.PhaseSuccessful)
+	ro := b.rollout(0, quarters...)
+	ro.Status.Canary.StepPluginStatuses = []v1alpha1.StepPluginStatus{{
+		Name: PluginName, Operation: v1alpha1.StepPluginOperationRun, Phase: v1alpha1.StepPluginPhaseError, Status: begun.Status,
+	}}
+	_, err := b.step.Abort(ro, &types.RpcStepContext{PluginName: PluginName})
+	require.False(t, err.HasError(), err)
+	first := b.context().GetReleaseId()
+	b.run(ro, types.PhaseSuccessful)
+	assert.NotEqual(t, first, b.context().GetReleaseId(), "the retry is no release of its own")
+}
+
 // A workload that does not exist fails the step; a driver that is away does not.
 func TestDriverTrouble(t *testing.T) {
 	t.Parallel()

@@ -99,10 +99,11 @@ func (t Target) goal(kind converge.Kind, c *pb.BatchContext) converge.Goal {
 		return g
 	}
 	attempt := 1
-	if mine && (c.GetState() != pb.State_STATE_ROLLED_BACK || !slices.Contains(t.Facts.Begun, c.GetReleaseId())) {
+	switch begun := slices.Contains(t.Facts.Begun, c.GetReleaseId()); {
+	case mine && begun && c.GetState() == pb.State_STATE_ROLLED_BACK && c.GetEndMessage() != whyAborted:
+		attempt = id.Attempt // another client has rolled it back
+	case mine:
 		attempt = id.Attempt + 1 // a retry
-	} else if mine {
-		attempt = id.Attempt
 	}
 	g.Release = t.Facts.ID(g.Revision, attempt).String()
 	return g
