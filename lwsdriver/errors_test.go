@@ -19,7 +19,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/kubernetes/fake"
-	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/lwstest"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
@@ -42,7 +41,7 @@ func TestContextReportsErrors(t *testing.T) {
 		}, false, "will be tried again"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			b := newFixture(t, drifting(t))
+			b := newFixture(t, lwstest.WithRecord(t, lwstest.Unrecorded(), record.Record{Saved: record.Native(record.Hold())}))
 			b.FailPatches(tt.patch)
 			b.run()
 			b.eventually("the context reports it", func() bool {
@@ -52,12 +51,6 @@ func TestContextReportsErrors(t *testing.T) {
 			})
 		})
 	}
-}
-
-// drifting is an adopted workload whose hold was removed, so that the driver has something to write.
-func drifting(t *testing.T) *lws.LeaderWorkerSet {
-	t.Helper()
-	return lwstest.WithRecord(t, lwstest.Unrecorded(), record.Record{Saved: record.Native(record.Hold())})
 }
 
 // A request whose write failed may have been counted, so the loop decides again.

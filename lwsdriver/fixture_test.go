@@ -11,7 +11,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/dynamic"
 	dynamicfake "k8s.io/client-go/dynamic/fake"
 	"k8s.io/client-go/kubernetes/fake"
@@ -160,11 +159,4 @@ func (b *fixture) runSynced() {
 	b.t.Helper()
 	b.run()
 	b.eventually("caches are filled", func() bool { return b.Synced() && b.engine.Observer.History.Synced() })
-}
-
-// restingFixture is a driver of a workload at rest.
-func restingFixture(t *testing.T, snapshots ...runtime.Object) *fixture {
-	t.Helper()
-	core, w := lwstest.AtRest(t, snapshots...)
-	return newFixtureOn(t, core, lwstest.NoRoutes(), w)
 }

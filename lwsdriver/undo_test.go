@@ -33,8 +33,9 @@ func TestUndo(t *testing.T) {
 	rolledBack.Outcome = plan.RolledBack
 	edited := lwstest.HistoryRevision(t, promoted("edited", 4), "vllm:4")
 	edited.Revision = 9
-	b := restingFixture(t, lwstest.HistoryRevision(t, promoted("first", 1), "vllm:0"), lwstest.HistoryRevision(t, rolledBack, "vllm:bad"),
+	core, w := lwstest.AtRest(t, lwstest.HistoryRevision(t, promoted("first", 1), "vllm:0"), lwstest.HistoryRevision(t, rolledBack, "vllm:bad"),
 		lwstest.HistoryRevision(t, promoted("new", 3), "vllm:2"), edited)
+	b := newFixtureOn(t, core, lwstest.NoRoutes(), w)
 	var patched []clienttesting.PatchActionImpl // by Undo itself: the workers have nothing to write
 	fakes.React(&b.Sets.Fake, "patch", "leaderworkersets", func(a clienttesting.Action) (bool, runtime.Object, error) {
 		patched = append(patched, a.(clienttesting.PatchActionImpl))

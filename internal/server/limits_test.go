@@ -246,13 +246,6 @@ func subjectOf(token string) string {
 	return claims.Sub
 }
 
-// generous returns a reviewer to whom tokens are valid, whose users may do everything, except for those of "forged".
-func generous(t *testing.T) *review.Reviewer {
-	t.Helper()
-	r, _ := counting(t)
-	return r
-}
-
 // counting is generous, and counts the reviews of tokens.
 func counting(t *testing.T) (*review.Reviewer, *atomic.Int64) {
 	t.Helper()
@@ -282,8 +275,9 @@ func counting(t *testing.T) (*review.Reviewer, *atomic.Int64) {
 func TestUsersAreLimited(t *testing.T) {
 	ca := tlstest.NewCA(t)
 	cert := ca.Files(t, "server")
+	reviewer, _ := counting(t)
 	s := start(t, newDriver(), server.Options{
-		Listen: "127.0.0.1:0", TLSCert: cert.Cert, TLSKey: cert.Key, Reviewer: generous(t), UserQPS: 1,
+		Listen: "127.0.0.1:0", TLSCert: cert.Cert, TLSKey: cert.Key, Reviewer: reviewer, UserQPS: 1,
 	})
 	as := func(user string) *plugin.Client {
 		path := filepath.Join(t.TempDir(), "token")

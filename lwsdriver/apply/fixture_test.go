@@ -10,7 +10,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes/fake"
@@ -53,17 +52,10 @@ func newFixtureOn(t testing.TB, core *fake.Clientset, generic dynamic.Interface,
 	return b
 }
 
-// keptFixture is a running fixture with a workload at rest, with the history that snapshots are.
-func keptFixture(t *testing.T, snapshots ...runtime.Object) *fixture {
+// restingFixture is a fixture with a workload at rest.
+func restingFixture(t *testing.T) *fixture {
 	t.Helper()
-	b := restingFixture(t, snapshots...)
-	b.runSynced()
-	return b
-}
-
-func restingFixture(t *testing.T, snapshots ...runtime.Object) *fixture {
-	t.Helper()
-	core, w := lwstest.AtRest(t, snapshots...)
+	core, w := lwstest.AtRest(t)
 	return newFixtureOn(t, core, lwstest.NoRoutes(), w)
 }
 

@@ -31,7 +31,8 @@ import (
 
 // Each entry is one write that the caches show when it returns; a template that is not in the spec comes from LWS.
 func TestHistoryWrites(t *testing.T) {
-	b := keptFixture(t)
+	b := restingFixture(t)
+	b.runSynced()
 	s := b.look()
 	for _, step := range []struct {
 		action plan.Action

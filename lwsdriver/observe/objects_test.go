@@ -16,7 +16,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
@@ -133,17 +132,10 @@ func TestHistoryOfOthers(t *testing.T) {
 	orphan.Name, orphan.OwnerReferences = "orphan", nil
 	other := lwstest.HistoryRevision(t, plan.Entry{Revision: "z", Number: 1}, "vllm:2")
 	other.Name, other.Labels[record.StableLabel] = "other", "sglang"
-	b := keptFixture(t, stranger, orphan, other, lwstest.HistoryRevision(t, plan.Entry{Revision: "new", Number: 1}, "vllm:2"))
+	b := restingFixture(t, stranger, orphan, other, lwstest.HistoryRevision(t, plan.Entry{Revision: "new", Number: 1}, "vllm:2"))
+	b.runSynced()
 	got := b.kept()
 	assert.True(t, slices.Equal(got, []string{"1 new vllm:2 "}), "the history is %q", got)
-}
-
-// keptFixture is restingFixture that runs.
-func keptFixture(t *testing.T, snapshots ...runtime.Object) *fixture {
-	t.Helper()
-	b := restingFixture(t, snapshots...)
-	b.runSynced()
-	return b
 }
 
 // kept is the history, from the caches.

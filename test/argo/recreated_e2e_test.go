@@ -16,7 +16,6 @@ import (
 	"github.com/stretchr/testify/require"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/lockstep-rollouts/lockstep/plugin/argo"
 	"github.com/lockstep-rollouts/lockstep/test/suite"
@@ -183,19 +182,11 @@ func TestAdoption(t *testing.T) {
 	e := newRelease(t, step("upgrade: 100%")+step("promote: true"), adopting)
 	now := name
 	for _, tag := range []string{"v2", "v3"} {
-		e.editNamed(now, tag)
+		suite.SetImage(t, e.Sets(), now, tag)
 		next := e.awaitSuccessor(now, tag)
 		assert.NotEqual(t, name, next, "it is %s again", next)
 		now = next
 	}
-}
-
-// editNamed changes the image of a LeaderWorkerSet.
-func (e *env) editNamed(workload, tag string) {
-	e.T.Helper()
-	patch := fmt.Appendf(nil, `[{"op":"replace","path":"/spec/leaderWorkerTemplate/workerTemplate/spec/containers/0/image","value":"example.com/vllm:%s"}]`, tag)
-	_, err := e.Sets().Patch(e.T.Context(), workload, types.JSONPatchType, patch, metav1.PatchOptions{})
-	require.NoError(e.T, err)
 }
 
 // awaitSuccessor waits until the Rollout is healthy and the workload is another object, whose groups are all at the tag.

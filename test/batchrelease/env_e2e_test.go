@@ -127,12 +127,7 @@ func (e *env) mustRelease() *v1beta1.BatchRelease {
 // patch applies a JSON merge patch to the BatchRelease's plan.
 func (e *env) patch(plan string) {
 	e.T.Helper()
-	e.patchAll(`{"spec":{"releasePlan":` + plan + `}}`)
-}
-
-func (e *env) patchAll(raw string) {
-	e.T.Helper()
-	suite.Patch(e.T, e.Objects(batchReleases), name, raw)
+	suite.Patch(e.T, e.Objects(batchReleases), name, `{"spec":{"releasePlan":`+plan+`}}`)
 }
 
 func (e *env) remove() {

@@ -75,7 +75,7 @@ func startParent(t *testing.T, parent *exec.Cmd, dir string) []int {
 	require.NoError(t, parent.Start())
 	t.Cleanup(func() { _ = parent.Process.Kill() })
 	var children []int
-	eventually(t, "all components run", func(context.Context) error {
+	await.Nil(t, "all components run", func(context.Context) error {
 		children = processesBelow(t, dir)
 		if len(children) < 5 {
 			return fmt.Errorf("%d processes run", len(children))
@@ -105,7 +105,7 @@ func processesBelow(t *testing.T, dir string) []int {
 
 func waitGone(t *testing.T, pids []int) {
 	t.Helper()
-	eventually(t, "children end", func(context.Context) error {
+	await.Nil(t, "children end", func(context.Context) error {
 		for _, pid := range pids {
 			if err := syscall.Kill(pid, 0); !errors.Is(err, syscall.ESRCH) && !zombie(pid) {
 				return fmt.Errorf("process %d still exists", pid)
@@ -145,12 +145,6 @@ func TestMain(m *testing.M) {
 	os.Exit(Main(m, WithAudit()))
 }
 
-// eventually waits until check returns nil, and fails with its last error.
-func eventually(t *testing.T, what string, check func(context.Context) error) {
-	t.Helper()
-	await.Nil(t, what, check)
-}
-
 // A late request of KWOK for an earlier pod of the same name changes nothing.
 //
 // Proves: The test cluster ends all its processes; a late request of KWOK changes no live pod.
@@ -165,7 +159,7 @@ func TestLateRequestsOfKWOK(t *testing.T) {
 	pod.Name = "next"
 	_, err = pods.Create(t.Context(), pod, metav1.CreateOptions{})
 	require.NoError(t, err)
-	eventually(t, "the pod runs", func(ctx context.Context) error {
+	await.Nil(t, "the pod runs", func(ctx context.Context) error {
 		now, err := pods.Get(ctx, pod.Name, metav1.GetOptions{})
 		if err == nil && now.Status.Phase != corev1.PodRunning {
 			err = errors.New("its phase is " + string(now.Status.Phase))

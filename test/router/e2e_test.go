@@ -34,11 +34,6 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(cluster.Main(m, cluster.WithoutLWS(), cluster.WithGatewayAPI())) }
 
-func eventually(t *testing.T, what string, check func(context.Context) error) {
-	t.Helper()
-	await.Nil(t, what, check)
-}
-
 // env is one test's namespace with a Service, routes and a Router.
 type env struct {
 	*testing.T
@@ -243,7 +238,7 @@ func (e *env) applyAll(d traffic.Desired) (writes []string) {
 func (e *env) view(d traffic.Desired, reason string) traffic.View {
 	e.Helper()
 	var v traffic.View
-	eventually(e.T, fmt.Sprintf("reason %q", reason), func(context.Context) error {
+	await.Nil(e.T, fmt.Sprintf("reason %q", reason), func(context.Context) error {
 		if v = e.router.Snapshot(e.setup).Look(d); v.Reason != reason {
 			return fmt.Errorf("view is %+v", v)
 		}
@@ -256,7 +251,7 @@ func (e *env) view(d traffic.Desired, reason string) traffic.View {
 func (e *env) applyRoutes(manager string) {
 	e.Helper()
 	for _, manifest := range []string{httpManifest, grpcManifest} {
-		eventually(e.T, "the routes are accepted", func(context.Context) error {
+		await.Nil(e.T, "the routes are accepted", func(context.Context) error {
 			return e.applyError(manager, manifest, true)
 		})
 	}

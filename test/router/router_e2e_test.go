@@ -23,6 +23,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/lockstep-rollouts/lockstep/plugin/informer"
+	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/await"
 	"github.com/lockstep-rollouts/lockstep/test/suite"
 	"github.com/lockstep-rollouts/lockstep/test/tenant"
 	"github.com/lockstep-rollouts/lockstep/traffic"
@@ -62,7 +63,7 @@ func TestRelease(t *testing.T) {
 		{Name: "beta", Matches: []traffic.HeaderMatch{{Name: "x-canary", Value: "y.*", Regex: true}}},
 		{Name: "people", Matches: []traffic.HeaderMatch{{Name: "tester", Value: "always", Cookie: true}}},
 	}}
-	eventually(t, "the canary has an endpoint", func(context.Context) error {
+	await.Nil(t, "the canary has an endpoint", func(context.Context) error {
 		if v := e.router.Snapshot(e.setup).Look(d); v.CanaryEndpoints != 1 {
 			return fmt.Errorf("view %+v", v)
 		}
@@ -113,7 +114,7 @@ func (e *env) caughtUp(keys ...traffic.Key) {
 	e.Helper()
 	for _, key := range keys {
 		version := e.get(key).GetResourceVersion()
-		eventually(e.T, "the cache shows "+key.String(), func(context.Context) error {
+		await.Nil(e.T, "the cache shows "+key.String(), func(context.Context) error {
 			seen, err := apimeta.Accessor(informer.Get[any](e.router.Cache(key.Kind), types.NamespacedName{Namespace: e.namespace, Name: key.Name}))
 			if err != nil {
 				return fmt.Errorf("read it: %w", err)
@@ -179,7 +180,7 @@ func (e *env) onlyStable(key traffic.Key) {
 func TestPrecondition(t *testing.T) {
 	e := newEnv(t)
 	e.applyRoutes("someone")
-	eventually(t, "the caches are filled", func(ctx context.Context) error { return e.router.Check(ctx, e.setup) })
+	await.Nil(t, "the caches are filled", func(ctx context.Context) error { return e.router.Check(ctx, e.setup) })
 	stale := e.router.Snapshot(e.setup).Look(traffic.Desired{Isolated: true}).Write
 	require.NotNil(t, stale, "there is nothing to write")
 	e.apply("another-tool", strings.Replace(serviceManifest, "owner: ml", "owner: infra", 1))
@@ -199,7 +200,7 @@ func TestPrecondition(t *testing.T) {
 
 	// It is deleted with its owner.
 	suite.Delete(t, e.kube.CoreV1().ConfigMaps(e.namespace), "owner")
-	eventually(t, "the canary Service is collected", func(ctx context.Context) error {
+	await.Nil(t, "the canary Service is collected", func(ctx context.Context) error {
 		_, err := e.kube.CoreV1().Services(e.namespace).Get(ctx, "vllm-canary", metav1.GetOptions{})
 		return suite.Gone(err)
 	})
@@ -214,7 +215,7 @@ func TestForbidden(t *testing.T) {
 		e.namespace: {{APIGroups: []string{""}, Resources: []string{"services"}, Verbs: []string{"list", "watch"}}},
 	})
 	e.start(config)
-	eventually(t, "Forbidden", func(ctx context.Context) error {
+	await.Nil(t, "Forbidden", func(ctx context.Context) error {
 		err := e.router.Check(ctx, e.setup)
 		if apierrors.IsForbidden(err) && strings.Contains(err.Error(), "endpointslices") {
 			return nil
