@@ -167,7 +167,7 @@ func TestUndoneWrite(t *testing.T) {
 	b.run()
 	b.eventually("the canary is seen", func() bool {
 		added := b.look().Added
-		return b.Synced() && len(added) == 1 && added[0].Drifted
+		return b.Synced() && len(added) == 1 && added[0].Drifted && len(added[0].Groups) == 1 && added[0].Groups[0].Ready
 	})
 	fakes.React(&b.Sets.Fake, "patch", "leaderworkersets", func(clienttesting.Action) (bool, runtime.Object, error) { return true, canary, nil })
 	_, _, err := b.Reconcile(t.Context(), lwstest.VLLM)
