@@ -4,7 +4,6 @@
 package argo
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"time"
@@ -122,7 +121,10 @@ func ReconcileEndNow(ctx context.Context, t Target) (*pb.BatchContext, error) {
 		}
 		select {
 		case <-ctx.Done():
-			return c, cmp.Or(err, ctx.Err())
+			if err == nil {
+				err = ctx.Err()
+			}
+			return c, err
 		case <-time.After(pause):
 		}
 	}
