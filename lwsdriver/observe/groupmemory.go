@@ -45,8 +45,9 @@ func (m *groupMemory) countRestart(revision string) {
 	m.restarts++
 }
 
-// update records the group's current state, broken since the time that its pods report, and adds its history to it.
-func (m *groupMemory) update(g *plan.Group, broken, now time.Time, minReady time.Duration) {
+// update records the group's current state, broken since the time that its pods report, and adds its history to it. It reports
+// whether the result stays valid until one of the pods changes.
+func (m *groupMemory) update(g *plan.Group, broken, now time.Time, minReady time.Duration) (final bool) {
 	// The API server's clock may have been ahead. The group must not wait until that time comes.
 	for _, t := range []*time.Time{&m.lostAt, &m.readySince, &m.unreadyAt} {
 		if t.After(now) {
@@ -75,6 +76,8 @@ func (m *groupMemory) update(g *plan.Group, broken, now time.Time, minReady time
 	default:
 		m.restarts, m.restartedAt = 0, ""
 	}
+	// Time alone changes a ready group until minReady has passed, and until a loss is over.
+	return !g.Ready || (!g.FirstReady.IsZero() && m.lostAt.IsZero())
 }
 
 // correctReadySince corrects the time since which a group has been ready. Kubelets report it, and their clocks may be wrong: it was not ready when it was observed

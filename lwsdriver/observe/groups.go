@@ -31,6 +31,12 @@ type Groups struct {
 // groupSet is the groups of one workload.
 type groupSet struct {
 	entries map[string]*groupEntry // by group-index label
+
+	// last is the last result, for these replicas of this size. Nil means that something may have changed since.
+	last           []plan.Group
+	replicas, size int
+	sizes          map[string]int
+
 	// unnumbered is the group-index label of a group that LWS does not number, as of the last observation. Empty means none.
 	unnumbered string
 }
@@ -102,7 +108,7 @@ func (g *Groups) Invalidate(set types.NamespacedName, group string) {
 		e = &groupEntry{label: group, index: groupIndex(group)}
 		s.entries[group] = e
 	}
-	e.dirty = true
+	e.dirty, s.last = true, nil
 }
 
 // sorted returns the groups by index, those without one first.
@@ -122,6 +128,7 @@ func (g *Groups) CountRestart(set types.NamespacedName, group, revision string) 
 	}
 	if e := s.entries[group]; e != nil {
 		e.memory.countRestart(revision)
+		s.last = nil
 	}
 }
 
@@ -133,6 +140,7 @@ func (g *Groups) forget(set types.NamespacedName) {
 	if s == nil {
 		return
 	}
+	s.last = nil
 	for label, e := range s.entries {
 		e.memory = groupMemory{}
 		// A pod event may be newer than the last observation, and a group with pods must stay.
@@ -150,7 +158,7 @@ func (g *Groups) forget(set types.NamespacedName) {
 
 // groupsOf returns a workload's groups by index: those that exist, and a placeholder for each that existed before. A group that has been
 // ready for minReady is remembered as having been ready once. sizes are the numbers of pods of a group by revision; size is that of
-// the template in the spec.
+// the template in the spec. The result is shared and must not be modified.
 func (g *Groups) groupsOf(set types.NamespacedName, replicas, size int, sizes map[string]int, now time.Time, minReady time.Duration) []plan.Group {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -158,7 +166,12 @@ func (g *Groups) groupsOf(set types.NamespacedName, replicas, size int, sizes ma
 	if s == nil {
 		return nil
 	}
+	// The last result holds at any later time: it is kept only if no group's state depends on the time.
+	if s.last != nil && s.replicas == replicas && s.size == size && maps.Equal(s.sizes, sizes) {
+		return s.last
+	}
 	all := make([]plan.Group, 0, len(s.entries))
+	final := true
 	s.unnumbered = ""
 	for _, e := range s.sorted() {
 		if e.dirty {
@@ -173,7 +186,8 @@ func (g *Groups) groupsOf(set types.NamespacedName, replicas, size int, sizes ma
 		case e.exists:
 			out := e.groupOfSize(size, sizes)
 			if !surplus {
-				e.memory.update(&out, e.brokenSince, now, minReady)
+				settled := e.memory.update(&out, e.brokenSince, now, minReady)
+				final = final && settled
 			}
 			if !numbered {
 				s.unnumbered = e.label
@@ -193,6 +207,9 @@ func (g *Groups) groupsOf(set types.NamespacedName, replicas, size int, sizes ma
 		for i := range all {
 			all[i].Index = i
 		}
+	}
+	if final {
+		s.last, s.replicas, s.size, s.sizes = all, replicas, size, sizes
 	}
 	return all
 }

@@ -99,12 +99,12 @@ func (o *Observer) readProbes(s *Snapshot) {
 	o.mu.Unlock()
 	if len(now.WarmUp) > 0 {
 		leaders := sets.New(now.WarmUp...)
-		o.warmUp(s, s.Stable.Groups, leaders)
-		for _, w := range s.Added {
-			o.warmUp(s, w.Groups, leaders)
+		o.warmUp(s, &s.Stable.Groups, leaders)
+		for i := range s.Added {
+			o.warmUp(s, &s.Added[i].Groups, leaders)
 		}
-		for _, c := range s.Children {
-			o.warmUp(s, c.Groups, leaders)
+		for i := range s.Children {
+			o.warmUp(s, &s.Children[i].Groups, leaders)
 		}
 	}
 	if len(now.Drain) == 0 {
@@ -121,9 +121,10 @@ func (o *Observer) readProbes(s *Snapshot) {
 }
 
 // warmUp adds the answers of leaders to the groups that are complete.
-func (o *Observer) warmUp(s *Snapshot, groups []plan.Group, leaders sets.Set[string]) {
-	for i := range groups {
-		g := &groups[i]
+func (o *Observer) warmUp(s *Snapshot, groups *[]plan.Group, leaders sets.Set[string]) {
+	*groups = slices.Clone(*groups) // the cache shares them
+	for i := range *groups {
+		g := &(*groups)[i]
 		// A leader that serves gets real requests, and an unready one would fail its warm-up.
 		if !g.Ready || g.Serving || !leaders.Has(g.Leader) {
 			continue
