@@ -26,6 +26,7 @@ var allowedImports = []string{
 	"math",
 	"cmp", "maps", "reflect",
 	"slices",
+	"sort",
 	"strconv",
 	"strings",
 	"time",

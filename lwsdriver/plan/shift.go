@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"sort"
 	"strings"
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
@@ -55,11 +56,14 @@ func (o Observation) rollbackPhase() record.Phase {
 	return record.CleaningUp
 }
 
-// unitsOf returns how many units of a slice a number of groups of each role makes.
+// unitsOf returns how many units of a slice a number of groups of each role makes: the most of which roleGroups returns no more.
 func (o Observation) unitsOf(groups func(Role) int) int {
-	units := o.entryRole().Replicas
-	for units > 0 && slices.ContainsFunc(o.Roles, func(r Role) bool { return o.roleGroups(r, units) > max(groups(r), 0) }) {
-		units--
+	full := o.entryRole().Replicas
+	units := full
+	for _, r := range o.Roles {
+		if n := max(groups(r), 0); n < r.Replicas {
+			units = min(units, n*full/r.Replicas)
+		}
 	}
 	return units
 }
@@ -323,7 +327,7 @@ func (o Observation) lowestAllowed(slice int, role Role, had, keep int) int {
 	serving := o.servingUnits(slice)
 	needReady := role.Replicas - role.MaxUnavailable - o.roleGroups(role, serving)
 	needCarrying := o.roleGroups(role, o.entryRole().Replicas-o.sliceLacks()-serving)
-	groups, ready, carrying := map[int]Group{}, 0, 0
+	groups, ready, carrying, end := map[int]Group{}, 0, 0, 0
 	carries := func(g Group) bool { return g.Ready && (role.Name != o.entryRole().Name || o.receivesRequests(g)) }
 	add := func(g Group, n int) {
 		if g.Ready {
@@ -337,10 +341,10 @@ func (o Observation) lowestAllowed(slice int, role Role, had, keep int) int {
 		return c.Revision == o.stableSide() && slices.ContainsFunc(c.Groups, Group.isStarting)
 	})
 	for _, g := range groupsFrom(o.childOf(slice, o.stableSide(), role.Name).Groups, 0, had) {
-		groups[g.Index] = g
+		groups[g.Index], end = g, max(end, g.Index+1)
 		add(g, 1)
 	}
-	for ; had > keep; had-- {
+	for had = min(had, max(end, keep)); had > keep; had-- { // from the last group that exists on
 		last := groups[had-1]
 		add(last, -1) // as if it were gone
 		if !last.Ready && !last.isStarting() {
@@ -474,25 +478,29 @@ func (o Observation) checkShift() error {
 	if o.canShift(o.Roles) {
 		return nil
 	}
+	if o.entryRole().Replicas > maxShifted {
+		return drivererr.New(pb.ErrorReason_ERROR_REASON_UNSUPPORTED, "%s: release in style canary", o.cannotShift())
+	}
 	roles := slices.Clone(o.Roles)
 	for i := range roles {
 		roles[i].MaxSurge += roles[i].Replicas // enough for any role
 	}
 	var raise []string
 	for i, r := range o.Roles {
-		enough, n := roles[i].MaxSurge, r.MaxSurge
-		for ; n < enough; n++ {
-			if roles[i].MaxSurge = n; o.canShift(roles) {
-				break
-			}
-		}
-		roles[i].MaxSurge = n
-		if n > r.MaxSurge {
-			raise = append(raise, fmt.Sprintf("maxSurge of role %s to %d", r.Name, n))
+		n := sort.Search(r.Replicas, func(n int) bool {
+			roles[i].MaxSurge = r.MaxSurge + n
+			return o.canShift(roles)
+		})
+		roles[i].MaxSurge = r.MaxSurge + n
+		if n > 0 {
+			raise = append(raise, fmt.Sprintf("maxSurge of role %s to %d", r.Name, roles[i].MaxSurge))
 		}
 	}
 	return drivererr.New(pb.ErrorReason_ERROR_REASON_UNSUPPORTED, "%s. Raise %s, or release in style canary", o.cannotShift(), strings.Join(raise, " and "))
 }
+
+// maxShifted is how many units of a slice can be replaced at most, since each is looked at.
+const maxShifted = 10_000
 
 // canShift reports whether the units of a slice can be replaced with what such roles may lack and may have in addition. All slices are alike.
 //
@@ -501,6 +509,9 @@ func (o Observation) checkShift() error {
 func (o Observation) canShift(roles []Role) bool {
 	o.Slices, o.Roles = 1, roles
 	last, least := o.shiftableUnits(), o.entryRole().Replicas-o.sliceLacks()
+	if o.entryRole().Replicas > maxShifted {
+		return false
+	}
 	for units := range last {
 		for _, r := range roles {
 			stay := max(r.Replicas-o.roleGroups(r, last), o.roleGroups(r, 1), r.Replicas-r.MaxUnavailable-o.roleGroups(r, units), o.roleGroups(r, least-units))
@@ -517,11 +528,20 @@ func (o Observation) failShift() *Decision {
 	if o.canShift(o.Roles) {
 		return nil
 	}
-	return &Decision{State: pb.State_STATE_FAILED, Reason: ReasonGroupsNotReady, Message: o.cannotShift() + ". Raise maxSurge, or abort the release"}
+	remedy := "Raise maxSurge"
+	if o.entryRole().Replicas > maxShifted {
+		remedy = "Lower replicas"
+	}
+	return &Decision{
+		State: pb.State_STATE_FAILED, Reason: ReasonGroupsNotReady, Message: fmt.Sprintf("%s. %s, or abort the release", o.cannotShift(), remedy),
+	}
 }
 
 // cannotShift says why style partition is not possible.
 func (o Observation) cannotShift() string {
+	if r := o.entryRole(); r.Replicas > maxShifted {
+		return fmt.Sprintf("style partition replaces at most %d units of a slice, and %s has %d groups of role %s", maxShifted, o.objectName(), r.Replicas, r.Name)
+	}
 	return fmt.Sprintf("style partition can't replace the units of %s within maxUnavailable and maxSurge of its roles, since a whole unit stays until the promotion",
 		o.objectName())
 }
