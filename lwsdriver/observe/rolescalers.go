@@ -41,7 +41,7 @@ func stripRoleScaler(u *unstructured.Unstructured) (*roleScaler, error) {
 	if err != nil {
 		return nil, fmt.Errorf("decode DisaggregatedSetRoleScaler %s/%s: %w", u.GetNamespace(), u.GetName(), err)
 	}
-	return &roleScaler{replicas: int(replicas), ObjectMeta: metav1.ObjectMeta{
+	return &roleScaler{replicas: max(int(replicas), 0), ObjectMeta: metav1.ObjectMeta{
 		Namespace: u.GetNamespace(), Name: u.GetName(), UID: u.GetUID(), ResourceVersion: u.GetResourceVersion(), OwnerReferences: u.GetOwnerReferences(),
 		Generation: u.GetGeneration(),
 	}}, nil

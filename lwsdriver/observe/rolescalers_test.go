@@ -215,3 +215,20 @@ func TestRoleScalerChanges(t *testing.T) {
 	require.NoError(t, err)
 	<-changed
 }
+
+// LWS v0.9.0 accepts negative numbers of groups. No child can have them, and a rollback must not fail by them.
+func TestNegativeGroupsAreNone(t *testing.T) {
+	t.Parallel()
+	u := llm("Static")
+	roles, _, _ := unstructured.NestedSlice(u.Object, "spec", "roles")
+	roles[0].(map[string]any)["spec"].(map[string]any)["replicas"] = int64(-1)
+	require.NoError(t, unstructured.SetNestedSlice(u.Object, roles, "spec", "roles"))
+	set, err := stripSet(u)
+	require.NoError(t, err)
+	scaler := scalerOf6("set")
+	require.NoError(t, unstructured.SetNestedField(scaler.Object, int64(-1), "spec", "replicas"))
+	scaled, err := stripRoleScaler(scaler)
+	require.NoError(t, err)
+	assert.Zero(t, set.Roles[0].Replicas)
+	assert.Zero(t, scaled.replicas)
+}

@@ -248,7 +248,7 @@ func stripSet(u *unstructured.Unstructured) (*Set, error) {
 	set := &Set{ObjectMeta: ds.ObjectMeta, Slices: int(slicesOf), Sliced: found, Revision: disaggregatedutils.ComputeRevision(ds.Spec.Roles)}
 	for i, role := range ds.Spec.Roles {
 		next := plan.Role{
-			Name: role.Name, Replicas: int(ptr.Deref(role.Spec.Replicas, 1)), Size: int(ptr.Deref(role.Spec.LeaderWorkerTemplate.Size, 1)),
+			Name: role.Name, Replicas: max(int(ptr.Deref(role.Spec.Replicas, 1)), 0), Size: int(ptr.Deref(role.Spec.LeaderWorkerTemplate.Size, 1)),
 		}
 		next.MaxUnavailable, next.MaxSurge = plan.PaceOf(role.Spec, next.Replicas)
 		if fields, ok := raw[i].(map[string]any); ok {
