@@ -384,13 +384,15 @@ func keepRoles(o Observation, d Decision) Decision {
 		d.Message += "; " + Counted(len(leaving), "group of "+o.entryRole().Name+" is to finish its requests", "groups of "+o.entryRole().Name+" are to finish their requests")
 		d = scalesRoles(d)
 	}
-	for _, c := range o.Children {
-		want := o.childReplicas(*b, c)
-		if c.Deleting || c.Replicas == want {
-			continue
+	for _, shrinks := range []bool{true, false} { // first, so that one that can't grow keeps no other from shrinking
+		for _, c := range o.Children {
+			want := o.childReplicas(*b, c)
+			if c.Deleting || c.Replicas == want || shrinks != (want < c.Replicas) {
+				continue
+			}
+			d.Action = ScaleChild{Name: c.Name, Replicas: want}
+			return scalesRoles(d)
 		}
-		d.Action = ScaleChild{Name: c.Name, Replicas: want}
-		return scalesRoles(d)
 	}
 	return d
 }

@@ -448,6 +448,23 @@ func TestInRoles(t *testing.T) {
 	}
 }
 
+// A child that LeaderWorkerSet or a webhook keeps from growing must not keep an abort from removing groups.
+func TestChildrenShrinkFirst(t *testing.T) {
+	t.Parallel()
+	o := rolesObservation(0, 0)
+	o.Record.Release.Phase = record.CleaningUp
+	o.Bounds = withUpdate(o, "new", 0)
+	for i := range o.Children {
+		if c := &o.Children[i]; c.Role == "prefill" { // stable: 3 of 4 groups, new: 2 of 0
+			c.Name = map[string]string{"old": "llm-0-prefill", "new": "llm-1-prefill"}[c.Revision]
+			c.Replicas = map[string]int{"old": 3, "new": 2}[c.Revision]
+			c.Groups = roleGroups(c.Name, c.Replicas, c.Replicas)
+		}
+	}
+	d := must(Decide(Judge(o), nil))
+	assert.Equal(t, ScaleChild{Name: "llm-1-prefill"}, d.Action)
+}
+
 // The bounds note a release that routes requests before its first write of routes, and until these are as before. So they outlive a set that is
 // deleted while no driver runs, and the next one restores its routes, and lets them go.
 func TestBoundsOutliveTheSet(t *testing.T) {
