@@ -1254,3 +1254,24 @@ func TestExploreRoles(t *testing.T) {
 		}
 	}
 }
+
+// An abort bounds the groups that it needs before it restores their template, by which LWS creates children within the bounds. No unit
+// starts on the way back.
+func TestWayBack(t *testing.T) {
+	o := rolesObservation(4, 2)
+	o.Record.Release.Phase, o.Bounds.Min["0-prefill"] = record.RollingBack, 0
+	o.formUnits()
+	if raise, ok := o.roleAction(RestoreTemplate{Revision: "old"}).(SetBounds); !ok || raise.Bounds.Min["0-prefill"] != 4 {
+		t.Fatalf("the template is restored within bounds of %d groups", o.Bounds.Min["0-prefill"])
+	}
+	o = rolesObservation(2, 1)
+	o.Policy.Style, o.Record.Release.Phase, o.Roles = pb.Style_STYLE_PARTITION, record.RollingBack, slices.Clone(o.Roles)
+	for i := range o.Roles {
+		o.Roles[i].MaxSurge = o.Roles[i].Replicas
+	}
+	o.Children[2].Replicas, o.Children[2].Groups = 1, roleGroups(o.Children[2].Name, 1, 1)
+	o.formUnits()
+	if b := o.withUnits(*o.Bounds, 2); b.Exact["0-prefill"] > 1 {
+		t.Fatalf("a unit starts on the way back: %v", b.Exact)
+	}
+}

@@ -109,7 +109,7 @@ func (m mutation) mutate(path string) (string, error) {
 func explorer(file string) string {
 	switch file {
 	case "roles.go", "units.go", "bounds.go", "shift.go":
-		return "^TestExploreRoles$"
+		return "^Test(ExploreRoles|WayBack)$"
 	case "limits.go", "traffic.go", "canary.go", "handover.go", "intent.go", "native.go", "share.go", "wait.go":
 		return "^TestExplore(Roles)?$"
 	}
