@@ -289,7 +289,9 @@ func (s *roleSet) refuses() {
 			`[{"op":"replace","path":"/spec/leaderWorkerTemplate/workerTemplate/spec/containers/0/image","value":"example.com/model:v3"}]`),
 		"a stable child's leaders get another topology": dryPatch(stable["prefill"].Name, types.MergePatchType,
 			fmt.Sprintf(`{"metadata":{"annotations":{%q:"rack"}}}`, lws.ExclusiveKeyAnnotationKey)),
-		"a stable child gets other names": dryPatch(stable["prefill"].Name, types.MergePatchType, `{"spec":{"networkConfig":{"subdomainPolicy":"UniquePerReplica"}}}`),
+		"a stable child gets another owner": dryPatch(stable["prefill"].Name, types.JSONPatchType, `[{"op":"replace","path":"/metadata/ownerReferences/0/uid","value":"none"}]`),
+		"a stable child loses its owner":    dryPatch(stable["prefill"].Name, types.MergePatchType, `{"metadata":{"ownerReferences":null}}`),
+		"a stable child gets other names":   dryPatch(stable["prefill"].Name, types.MergePatchType, `{"spec":{"networkConfig":{"subdomainPolicy":"UniquePerReplica"}}}`),
 	} {
 		assert.ErrorContains(s.t, err, "Lockstep's hold", what)
 	}
