@@ -298,10 +298,16 @@ func (s *roleSet) refuses() {
 	assert.NoError(s.t, errors.Join(dryPatch(plain.Name, types.MergePatchType, `{"metadata":{"labels":{"a":"b"}},"spec":{"replicas":1}}`),
 		dryPatch(stable["prefill"].Name, types.MergePatchType, `{"metadata":{"annotations":{"a":"b"}}}`),
 		sets.Delete(ctx, waiting["prefill"].Name, dryRun), sets.Delete(ctx, added.Name, metav1.DeleteOptions{})))
-	for _, name := range []string{"generic-garbage-collector", "namespace-controller"} { // which delete it with the set, or with the namespace
+	// They delete it with the set, or with the namespace, with credentials of their own or those of the controller manager.
+	for _, user := range []string{
+		"system:serviceaccount:kube-system:generic-garbage-collector", "system:serviceaccount:kube-system:namespace-controller", "system:kube-controller-manager",
+	} {
 		config := s.cluster.RESTConfig()
-		config.Impersonate = rest.ImpersonationConfig{UserName: "system:serviceaccount:kube-system:" + name}
-		assert.NoError(s.t, lwsclient.NewForConfigOrDie(config).LeaderworkersetV1().LeaderWorkerSets(s.namespace).Delete(ctx, stable["decode"].Name, dryRun))
+		config.Impersonate = rest.ImpersonationConfig{UserName: user, Groups: []string{"system:masters"}}
+		children := lwsclient.NewForConfigOrDie(config).LeaderworkersetV1().LeaderWorkerSets(s.namespace)
+		assert.NoError(s.t, children.Delete(ctx, stable["decode"].Name, dryRun), user)
+		bounds := dynamic.NewForConfigOrDie(config).Resource(boundsResource).Namespace(s.namespace)
+		assert.NoError(s.t, bounds.Delete(ctx, s.name, dryRun), user)
 	}
 	for _, value := range []string{`"true"`, "null"} { // as a message asks for where a child is missing
 		patch := fmt.Appendf(nil, `{"metadata":{"annotations":{"lockstep.dev/deletable":%s}}}`, value)
