@@ -84,6 +84,9 @@ func (s *roleSet) keepsSlices(stable, update string) {
 	}{{before["0-decode"], 0}, {before["1-prefill"], 1}, {after["0-prefill"], 1}, {after["1-decode"], 1}} {
 		s.mustHold(tt.child.Name, tt.groups)
 	}
+	service := before["1-prefill"].Name + "-prv" // LWS deletes it once the revision lacks a ready group of a role
+	err := s.kube.CoreV1().Services(s.namespace).Delete(s.t.Context(), service, metav1.DeleteOptions{DryRun: []string{metav1.DryRunAll}})
+	assert.ErrorContains(s.t, err, "Lockstep's hold", "%s is deleted", service)
 }
 
 // TestDisaggregatedSlices: a batch fills one slice after another with whole units, in every style and both ways, with a third template, a
@@ -246,6 +249,13 @@ func TestDisaggregatedLegacySlices(t *testing.T) {
 	s.awaitState(pb.State_STATE_COMPLETED, "")
 	s.setSlices(1)
 	s.awaitSlices("v2", [2]int32{3, 1})
+	s.eventually("LWS's Services of the slice are deleted", func(ctx context.Context) error {
+		list, err := s.kube.CoreV1().Services(s.namespace).List(ctx, metav1.ListOptions{LabelSelector: sliceLabel + "=1"})
+		if err == nil && len(list.Items) > 0 {
+			err = fmt.Errorf("there are %d", len(list.Items))
+		}
+		return err
+	})
 }
 
 // shiftsSlices replaces units slice by slice, of which one is removed meanwhile: no group starts twice, and each slice keeps a group of each
