@@ -294,6 +294,10 @@ func (s roleState) breachOfRequests(o Observation, step roleStep) string {
 	case void&^was != 0 && n.hurtUnits(anyRevision, -1) == 0 && n.objects == s.objects && strings.HasPrefix(step.by, driver.by) && !s.forced():
 		return "rule 2: requests go to a side without a whole unit, since the driver takes it"
 	}
+	selected := func(s roleState) uint64 { return s.endpoints(s.net.of[s.objects].selectors, false) }
+	if o.shiftsBack() && n.objects != s.objects && selected(s) != 0 && selected(n) == 0 && !s.forced() {
+		return "rule 2: the stable Service selects no ready leader any more"
+	}
 	for r, m := range s.all() {
 		c := *s.at(r, m)
 		left := n.at(r, m)

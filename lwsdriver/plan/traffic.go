@@ -29,6 +29,10 @@ func (o Observation) requestedRouting(planned int) traffic.Desired {
 	if !hasShare || c.servingGroups(planned) == 0 || o.canaryBroken() != "" {
 		return d
 	}
+	// Until an old leader is ready, clients of the stable Service reach the second set as after the handover.
+	if o.shiftsBack() && o.Traffic != nil && o.Traffic.Facts().HandedOver && countReady(o.Stable.Groups) == 0 {
+		return requestsToSecondSet()
+	}
 	if requested != nil {
 		d.Mirror, d.HeaderRoutes = requested.Mirror, requested.HeaderRoutes
 	}
@@ -180,7 +184,9 @@ func (w Workload) hasOtherRevisions(index int) bool {
 
 // mayReach reports whether leaders from an index on may still receive requests.
 func (w Workload) mayReach(v traffic.View, index int) bool {
-	return slices.ContainsFunc(w.existingFrom(index), func(g Group) bool { return slices.Contains(v.CanaryPods, g.Leader) })
+	return slices.ContainsFunc(w.existingFrom(index), func(g Group) bool {
+		return slices.Contains(v.CanaryPods, g.Leader) || v.HandedOver && slices.Contains(v.StablePods, g.Leader)
+	})
 }
 
 // canaryCapacity returns how many groups the canary is asked to have.
