@@ -73,9 +73,14 @@ func (v *Pod) groupKeys() []string {
 	return []string{podGroupKey(v.Workload(), v.Group)}
 }
 
-// podsOf returns the pods of a group.
+// podsOf returns the pods of a group. A leader built to be the only one serves alone: LWS adds workers to it once the size in the spec
+// grows, and these do not count.
 func (g *Groups) podsOf(set types.NamespacedName, group string) []*Pod {
-	return informer.List[*Pod](g.pods, podGroupIndex, podGroupKey(set, group))
+	all := informer.List[*Pod](g.pods, podGroupIndex, podGroupKey(set, group))
+	if i := slices.IndexFunc(all, func(p *Pod) bool { return p.leader && p.size == 1 && !p.Terminating }); i >= 0 {
+		return all[i : i+1]
+	}
+	return all
 }
 
 // podGroup identifies the group that a pod is part of. label is empty if it is part of none.

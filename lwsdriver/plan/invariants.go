@@ -100,7 +100,7 @@ func checkRestart(o Observation, a RestartGroup) error {
 	for _, g := range o.groupsOffRevision() {
 		switch {
 		case g.Leader != a.Leader:
-		case g.Ready && o.unavailableBut(g) >= o.mayBeUnavailable():
+		case g.mayCarry() && o.unavailableBut(g) >= o.mayBeUnavailable():
 			return fmt.Errorf("group %d is restarted while %d others are unavailable", g.Index, o.unavailableBut(g))
 		default:
 			return nil

@@ -171,14 +171,14 @@ func (o Observation) nextChange() time.Duration {
 	return next
 }
 
-// nextRestart returns the group to restart next: the first one that is not ready, or else the last one that may be unavailable. Nil means none at
+// nextRestart returns the group to restart next: the first one that does not serve, or else the last one that may be unavailable. Nil means none at
 // present.
 func (o Observation) nextRestart(offRevision []Group) *Group {
 	var next *Group
 	for i, g := range offRevision {
 		switch {
 		case g.Terminating:
-		case !g.Ready:
+		case !g.mayCarry():
 			return &offRevision[i]
 		case o.unavailableBut(g) < o.mayBeUnavailable():
 			next = &offRevision[i]
@@ -187,11 +187,18 @@ func (o Observation) nextRestart(offRevision []Group) *Group {
 	return next
 }
 
-// unavailableBut returns how many groups, except for one, are unavailable.
+// mayCarry reports whether requests may succeed at the group: it is ready, or LWS built it from two revisions, possibly with more workers than it
+// needs.
+func (g Group) mayCarry() bool {
+	return g.Ready || g.Reason == ReasonTwoRevisions && g.ReadyPods > 0
+}
+
+// unavailableBut returns how many groups, except for one, are unavailable. Beside a group built from two revisions others like it are not.
 func (o Observation) unavailableBut(one Group) int {
 	n := o.Stable.Replicas - 1
 	for g := range o.Stable.Wanted(0) {
-		if g.Index != one.Index && g.isAvailable(o.Now, o.Policy.MinReady) {
+		alike := !one.Ready && g.mayCarry()
+		if g.Index != one.Index && (alike || g.isAvailable(o.Now, o.Policy.MinReady)) {
 			n--
 		}
 	}

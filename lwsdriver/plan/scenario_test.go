@@ -40,7 +40,7 @@ import (
 //	policy [style=S] [threshold=Q] [deadline=D] [min-ready=D] [scale-down-delay=D] [adopt] [rollout=ID batches=Q,Q]
 //	canary NAME replicas=N carries=R [revision=R] [target=T] [deleting[=AGE] [lingers]] [no-finalizer] [drifted] [orphaned] [scaled-by=MANAGER]
 //	groups FIRST[-LAST] [revision=R] [ready=AGE] [first=AGE] [lost=AGE] [reason=REASON] [serving] [rollouts=ID/BATCH,-]
-//	  [terminating[=ready]] [restarts=N]
+//	  [terminating[=ready]] [restarts=N] [ready-pods=N]
 //	traffic [requested=N [for=N]] [isolated] [prepared] [weight=N] [seen=N] [stable=N] [pods=I,J] [leaking] [endpoints-lag] [handed-over]
 //	  [gone | blocked | unread]
 //	history REVISION [number=N [at=AGE] [by=MANAGER] [release=ID owner=O] [outcome=Promoted|RolledBack ended=AGE] [problem=TEXT]] | history unread
@@ -510,7 +510,7 @@ func parseGroups(l line, w *Workload, minReady time.Duration) []Group {
 		if l.has("first") {
 			g.FirstReady = l.age("first")
 		}
-		g.LostAt, g.Serving = l.age("lost"), l.has("serving")
+		g.LostAt, g.Serving, g.ReadyPods = l.age("lost"), l.has("serving"), l.number("ready-pods", g.ReadyPods)
 		g.Terminating, g.Restarts = l.has("terminating"), l.number("restarts", 0)
 		g.TerminatingReady = l.attrs["terminating"] == "ready"
 		g.Rollouts = parseRollouts(l.attrs["rollouts"])
