@@ -111,5 +111,5 @@ func (b built) checkBuilt(g *plan.Group, sizes map[string]int, spec int) {
 		return
 	}
 	g.Reason, g.Pod = plan.ReasonTwoRevisions, g.Leader
-	g.Message = fmt.Sprintf("built from two revisions: %s; restore the %s and delete the leader, or promote the release", what, field)
+	g.Message = fmt.Sprintf("built from two revisions: %s; restore the %s and delete the leader", what, field)
 }

@@ -183,7 +183,10 @@ func (o Observation) remedyFor(g Group) string {
 	case ReasonPodMissing, ReasonLeaderMissing:
 		return "a quota or an admission webhook may refuse its pods: see the events of its StatefulSet"
 	case ReasonTwoRevisions:
-		return "restore the template of its revision and restart the group, or promote the release"
+		if o.rollsBack() {
+			return "restore the template of its revision, and delete its leader"
+		}
+		return "restore the template of its revision and delete its leader, or promote the release"
 	case "Terminating":
 		return o.terminatingRemedy(pod)
 	case "":

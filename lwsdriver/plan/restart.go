@@ -79,14 +79,18 @@ func restartOffRevision(o Observation, s Progress) Decision {
 	canRestore := o.restoresTemplate()
 	surge := func(g Group) bool { return g.Revision != "" && g.Index >= o.Stable.Replicas }
 	notUpdated := func(g Group) bool { return g.atRevision(r.StableRevision) || surge(g) }
-	inVain := slices.ContainsFunc(offRevision, restartsExhausted)
+	inVain := o.restartsInVain(offRevision)
+	why := "every group had been updated"
+	if inVain {
+		why = "restarts do not help"
+	}
 	switch {
 	case len(offRevision) == 0 && (o.Stable.Replicas > 0 || !canRestore):
 		return awaitRestored(o, s)
 	// The StatefulSet has completed the update revision, and recreates every group at it.
 	case canRestore && (inVain || !slices.ContainsFunc(o.Stable.Groups, notUpdated)):
 		next := withRelease(o, func(*record.Release) {})
-		d := beginRollBack(o, next, "restore the stable template, since every group had been updated, and roll back natively")
+		d := beginRollBack(o, next, "restore the stable template, since "+why+", and roll back natively")
 		a, _ := d.Action.(SetStable)
 		a.RestoreTemplate = true
 		d.Action = a
@@ -97,7 +101,7 @@ func restartOffRevision(o Observation, s Progress) Decision {
 		}
 		d := Decision{
 			State: pb.State_STATE_FAILED, Reason: ReasonMixedRevisions,
-			Message: fmt.Sprintf("the groups of %s are at revisions %s, but only %s is expected, and restarts do not change them: restore "+
+			Message: fmt.Sprintf("the groups of %s are at revisions %s, but only %s is expected, and restarts do not help: restore "+
 				"the template of revision %[3]s to have them rolled back", o.Stable.Name, strings.Join(o.StableRevisions(), ", "), r.StableRevision),
 		}
 		if o.mayGiveUp() {
@@ -106,6 +110,11 @@ func restartOffRevision(o Observation, s Progress) Decision {
 		return d
 	}
 	return restart(o, s, offRevision, ReasonRestarting)
+}
+
+// restartsInVain reports whether restarts do not bring groups to the stable revision: they did not, or LWS would build the groups from two.
+func (o Observation) restartsInVain(offRevision []Group) bool {
+	return o.mixingChange() != nil && len(offRevision) > 0 || slices.ContainsFunc(offRevision, restartsExhausted)
 }
 
 // restoresTemplate reports whether the driver may restore the stable template: the one in the spec is the release's own.
@@ -118,7 +127,7 @@ func (o Observation) restoresTemplate() bool {
 func (o Observation) mayGiveUp() bool {
 	r := o.release()
 	inVain := r != nil && r.Phase == record.RollingBack && !o.hasRoles() && o.Stable.Revision != r.StableRevision && !o.restoresTemplate()
-	return inVain && slices.ContainsFunc(o.groupsOffRevision(), restartsExhausted) && len(o.Added) == 0 && !o.trafficDrifted()
+	return inVain && o.restartsInVain(o.groupsOffRevision()) && len(o.Added) == 0 && !o.trafficDrifted()
 }
 
 // awaitRestored completes the rollback when every group is at the stable revision and available.

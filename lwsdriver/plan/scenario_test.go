@@ -22,6 +22,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/utils/ptr"
+	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
@@ -52,7 +53,7 @@ import (
 //	waiting since=AGE
 //	waited since=AGE [for=REQUEST] [overwritten=TEXT]
 //	room groups=N
-//	changes [size=OLD/NEW] [claims=OLD/NEW]
+//	changes [size=OLD/NEW] [subdomain=OLD/NEW] [claims=OLD/NEW]
 //	newer TEXT
 //
 // groups belong to the workload or canary above them; without ready= they are not ready, without revision= their pods are
@@ -332,6 +333,8 @@ func parseChanges(l line) []TemplateChange {
 			switch key {
 			case "size":
 				t.Size = ptr.To(int32(line{attrs: map[string]string{key: values[i]}}.number(key, 1)))
+			case "subdomain":
+				templates[i].NetworkConfig = &lws.NetworkConfig{SubdomainPolicy: ptr.To(lws.SubdomainPolicy(values[i]))}
 			case "claims":
 				t.VolumeClaimTemplates = []corev1.PersistentVolumeClaim{{ObjectMeta: metav1.ObjectMeta{Name: values[i]}}}
 			default:

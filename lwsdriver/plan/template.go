@@ -4,6 +4,7 @@
 package plan
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -188,6 +189,11 @@ func (o Observation) unsafeChange(field string) *TemplateChange {
 		}
 	}
 	return nil
+}
+
+// mixingChange returns the change by which LWS would build a group that restarts from two revisions, nil if there is none.
+func (o Observation) mixingChange() *TemplateChange {
+	return cmp.Or(o.unsafeChange(FieldSize), o.unsafeChange(FieldSubdomain))
 }
 
 // UnsafeText describes the changes that the hold does not cover. Empty means that there are none.

@@ -50,8 +50,8 @@ func newAbortCommand(o *connect.Options) *cobra.Command {
 		verb:  "abort",
 		short: "Roll back a workload's release",
 		long: `Roll the release in flight back to the stable revision, and follow it to the end. A promotion can be rolled back, too, until
-it is complete. The new template stays in the spec, under hold; only if every group had been updated, the stable template is
-restored.
+it is complete. The new template stays in the spec, under hold; only if every group had been updated, or a
+group that restarts would be built from two templates, the stable template is restored.
 
 In place, groups at the new revision are restarted within the workload's own maxUnavailable. A group that is broken for
 another reason may use it up: the rollback then waits, and lockstep status names the group. With --force:
