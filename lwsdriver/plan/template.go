@@ -228,11 +228,11 @@ func templateProblem(o Observation, inPlace bool) string {
 			"StatefulSet are immutable, so it stops applying this object, whatever the style of the release. Restore the old "+
 			"volumeClaimTemplates; to have new ones, create a LeaderWorkerSet with another name", FieldClaims, o.Key, c.Old, c.New)
 	}
-	if c := o.unsafeChange(FieldSize); c != nil && inPlace {
-		return fmt.Sprintf("%s of LeaderWorkerSet %s changes from %s to %s, and a release in place needs groups of both sizes: LeaderWorkerSet v0.9 and "+
-			"v0.10 create the workers of every group by the size in the spec, so a group of the old revision that restarts or is rolled back "+
-			"would be built from two revisions. Release it in style canary or blue-green, or restore the size",
-			FieldSize, o.Key, c.Old, c.New)
+	if c := o.mixingChange(); c != nil && inPlace {
+		return fmt.Sprintf("%s of LeaderWorkerSet %s changes from %s to %s, and a release in place needs groups of both: LeaderWorkerSet v0.9 and "+
+			"v0.10 create the workers of every group by the value in the spec, so a group of the old revision that restarts or is rolled back "+
+			"would be built from two revisions. Release it in style canary or blue-green, or restore the old value",
+			c.Field, o.Key, c.Old, c.New)
 	}
 	return ""
 }

@@ -117,6 +117,7 @@ func TestWaitingRevision(t *testing.T) {
 // What can't work is refused, with the way out; the rest begins with a warning.
 func TestBeginUnsafeTemplate(t *testing.T) {
 	size := TemplateChange{Field: FieldSize, Old: "2", New: "4", Effect: "it grows"}
+	subdomain := TemplateChange{Field: FieldSubdomain, Old: "2", New: "4", Effect: "it grows"}
 	claims := TemplateChange{Field: FieldClaims, Old: "a 1Gi", New: "a 2Gi", Effect: "it stops"}
 	for _, tt := range []struct {
 		name   string
@@ -127,6 +128,8 @@ func TestBeginUnsafeTemplate(t *testing.T) {
 		{"canary", size, pb.Style_STYLE_CANARY, ""},
 		{"blue-green", size, pb.Style_STYLE_BLUE_GREEN, ""},
 		{"in place", size, pb.Style_STYLE_PARTITION, "in style canary or blue-green"},
+		{"subdomain", subdomain, pb.Style_STYLE_CANARY, ""},
+		{"subdomain in place", subdomain, pb.Style_STYLE_PARTITION, "in style canary or blue-green"},
 		{"claims", claims, pb.Style_STYLE_CANARY, "Restore the old volumeClaimTemplates"},
 		{"claims in place", claims, pb.Style_STYLE_PARTITION, "Restore the old volumeClaimTemplates"},
 	} {
