@@ -86,16 +86,6 @@ var scalerRules = []Rule{{
 
 var trackingRules = []Rule{
 	{
-		ID: "TrackingMarksOnClaims", Severity: warning,
-		Title: "Volume claims carry a GitOps tool's tracking marks",
-		Why: "StatefulSets copy them to every volume claim that they create. The tool considers these claims its own, does not find them in " +
-			"Git, and prunes them: the volumes of serving groups, and of groups that a release adds",
-		Details: "`app.kubernetes.io/instance` counts, because Argo CD tracks by it by default. Objects that Lockstep copies, a canary and " +
-			"its Service, never have such metadata",
-		Fix:   "Remove the marks from the metadata of volumeClaimTemplates",
-		Check: marksOnClaims,
-	},
-	{
 		ID: "GitOpsTracked", Whole: true, Severity: note,
 		Title: "A GitOps tool applies the workload",
 		Why:   "It would revert the fields that a release sets on the workload. Lockstep repairs the hold, but LeaderWorkerSet may roll in between",
@@ -108,24 +98,6 @@ var trackingRules = []Rule{
 			}
 		},
 	},
-}
-
-// claimTracker is Argo CD's default tracking label. Helm charts set it too, so it is conclusive on claims only.
-const claimTracker = "app.kubernetes.io/instance"
-
-func marksOnClaims(s *Inventory, report func(Hit)) {
-	templates := s.Workload.Spec.LeaderWorkerTemplate.VolumeClaimTemplates
-	for i := range templates {
-		c := &templates[i]
-		t := traffic.TrackingOf(c)
-		if _, labelled := c.Labels[claimTracker]; t.Key == "" && labelled {
-			t = traffic.Tracking{Field: "labels", Key: claimTracker}
-		}
-		if t.Key != "" {
-			path := fmt.Sprintf("%s.volumeClaimTemplates[%d].metadata.%s", templateField, i, t.Field)
-			report(Hit{Field: keyPath(path, t.Key), Message: fmt.Sprintf("claims of template %s are marked with %s", c.Name, t.Key)})
-		}
-	}
 }
 
 // scaler returns the reference of an autoscaler, which is in the workload's namespace.
