@@ -28,8 +28,8 @@ type Need struct {
 	Network  *lws.NetworkConfig
 	// Groups is their number.
 	Groups int
-	// Exclusive is the node label of which each group needs a value for itself. Empty means none.
-	Exclusive string
+	// Exclusive is the node label of which each group needs a value for itself among those of its namespace. Empty means none.
+	Exclusive, Namespace string
 	// Sets is the number of LeaderWorkerSets that they need, Services that of Services in addition to those that LWS creates.
 	Sets, Services int
 	// Others are the groups of the other roles of a DisaggregatedSet.

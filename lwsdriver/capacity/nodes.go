@@ -26,8 +26,8 @@ type node struct {
 	*corev1.Node
 
 	left corev1.ResourceList
-	// taken: a group of a LeaderWorkerSet runs on it.
-	taken bool
+	// taken are the namespaces of the LeaderWorkerSets of which a group runs on it.
+	taken []string
 }
 
 // FreeOf returns what pods leave free on nodes.
@@ -64,8 +64,10 @@ func (r *Free) AddPod(p *corev1.Pod) {
 		return
 	}
 	own.take(podDemand(p))
-	// Exclusive placement keeps off the pods with this label, which every group has.
-	own.taken = own.taken || p.Labels[lws.GroupUniqueHashLabelKey] != ""
+	// Exclusive placement keeps off the pods of its namespace with this label, which every group has.
+	if p.Labels[lws.GroupUniqueHashLabelKey] != "" && !slices.Contains(own.taken, p.Namespace) {
+		own.taken = append(own.taken, p.Namespace)
+	}
 }
 
 func isReady(n *corev1.Node) bool {
@@ -120,7 +122,7 @@ func (r Free) place(n Need) Placement {
 		}
 	}
 	out.Suited = len(names)
-	free := r.freeDomains(n.Exclusive)
+	free := r.freeDomains(n.Exclusive, n.Namespace)
 	for range n.Groups {
 		domain, short, ok := placeGroup(pods, suited, n.Exclusive, &free)
 		if short != nil {
@@ -131,7 +133,9 @@ func (r Free) place(n Need) Placement {
 		}
 		// Exclusive placement gives a group its whole domain, such as a rack.
 		for _, node := range r.nodes {
-			node.taken = node.taken || n.Exclusive != "" && node.Labels[n.Exclusive] == domain
+			if n.Exclusive != "" && node.Labels[n.Exclusive] == domain {
+				node.taken = append(slices.Clip(node.taken), n.Namespace)
+			}
 		}
 		out.Placed++
 	}
@@ -200,14 +204,14 @@ func keepsOut(t *corev1.Taint) bool {
 	return t.Effect == corev1.TaintEffectNoSchedule || t.Effect == corev1.TaintEffectNoExecute
 }
 
-// freeDomains returns the values of a node label that no group has yet, sorted.
-func (r Free) freeDomains(key string) []string {
+// freeDomains returns the values of a node label that no group of the namespace has yet, sorted.
+func (r Free) freeDomains(key, namespace string) []string {
 	values := map[string]bool{}
 	for _, n := range r.nodes {
 		if value, ok := n.Labels[key]; ok {
 			was, seen := values[value]
 			// One node with a group takes the value for all nodes that have it.
-			values[value] = !n.taken && (was || !seen)
+			values[value] = !slices.Contains(n.taken, namespace) && (was || !seen)
 		}
 	}
 	maps.DeleteFunc(values, func(_ string, free bool) bool { return !free })

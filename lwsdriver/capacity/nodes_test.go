@@ -52,6 +52,8 @@ func TestPlace(t *testing.T) {
 	done.Status.Phase = corev1.PodSucceeded
 	grouped := on("a1", "0")
 	grouped.Labels = map[string]string{lws.GroupUniqueHashLabelKey: "x"}
+	elsewhere := grouped.DeepCopy()
+	elsewhere.Namespace = "other"
 	for _, tt := range []struct {
 		name, reason string
 		need         Need
@@ -76,6 +78,7 @@ func TestPlace(t *testing.T) {
 		{"not ready", "nor does this", need(1, 1, gpus("8")), "", []*corev1.Node{nodeOf("n1", "8", func(n *corev1.Node) { n.Status.Conditions[0].Status = corev1.ConditionFalse })}, nil, 0, "[cpu nvidia.com/gpu pods]"},
 		{"exclusive", "a rack each, and b is free", need(2, 2, gpus("1")), "rack", []*corev1.Node{nodeOf("a1", "8", in("a")), nodeOf("b1", "8", in("b"))}, nil, 2, "[]"},
 		{"exclusive, taken", "another group has rack a", need(2, 2, gpus("1")), "rack", []*corev1.Node{nodeOf("a1", "8", in("a")), nodeOf("b1", "8", in("b"))}, []*corev1.Pod{grouped}, 1, "[]"},
+		{"exclusive, elsewhere", "a group of another namespace has rack a", need(2, 2, gpus("1")), "rack", []*corev1.Node{nodeOf("a1", "8", in("a")), nodeOf("b1", "8", in("b"))}, []*corev1.Pod{elsewhere}, 2, "[]"},
 		{"roles", "one role takes what the other needs", roles(need(1, 1, gpus("8")), need(2, 1, gpus("4"))), "", []*corev1.Node{nodeOf("n1", "8"), nodeOf("n2", "4")}, nil, 2, "[nvidia.com/gpu]"},
 		{"exclusive roles", "each group of each role has a rack", roles(need(1, 1, gpus("1")), need(2, 1, gpus("1"))), "rack", []*corev1.Node{nodeOf("a1", "8", in("a")), nodeOf("b1", "8", in("b"))}, nil, 2, "[]"},
 		{"exclusive roles, one larger", "the small role fits the rack that the large one did not", roles(need(1, 2, gpus("8")), need(1, 1, gpus("8"))), "rack", []*corev1.Node{nodeOf("a1", "8", in("a")), nodeOf("b1", "8", in("b")), nodeOf("b2", "8", in("b"))}, nil, 2, "[]"},

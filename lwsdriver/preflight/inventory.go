@@ -126,7 +126,7 @@ func (s *Inventory) Peak() capacity.Peak {
 func (s *Inventory) Need() capacity.Need {
 	n := capacity.Need{
 		Template: s.Workload.Spec.LeaderWorkerTemplate, Network: s.Workload.Spec.NetworkConfig, Groups: s.Peak().Groups(),
-		Exclusive: s.Workload.Annotations[lws.ExclusiveKeyAnnotationKey],
+		Exclusive: s.Workload.Annotations[lws.ExclusiveKeyAnnotationKey], Namespace: s.Workload.Namespace,
 	}
 	if len(s.Roles) > 0 {
 		// Groups of a role have its own template and surge.

@@ -36,7 +36,7 @@ var capacityRules = []Rule{
 		Title: "The nodes have no room for the additional groups",
 		Why:   "Their pods stay Pending, and the release waits until its deadline. A partially scheduled group keeps its GPUs and cannot serve",
 		Details: "Groups are placed one after the other, larger pods first, each pod on the node with the least free capacity that fits. " +
-			"With LWS's `exclusive-topology` each group has its own domain. Requests, node selectors, required node affinity, taints, " +
+			"With LWS's `exclusive-topology` each group of the namespace has its own domain. Requests, node selectors, required node affinity, taints, " +
 			"cordoned and unready nodes are considered. Spreading, affinity between pods, ports, volumes, preemption, DRA devices and " +
 			"cluster autoscaling are not, so passing is no guarantee. More than 5000 pods are not " +
 			"placed: `nodes` counts as not read",
