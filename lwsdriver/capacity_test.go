@@ -5,6 +5,7 @@ package lwsdriver
 
 import (
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 
@@ -158,6 +159,26 @@ func TestPreview(t *testing.T) {
 			}
 			lwstest.ErrorContains(t, textOf(got), tt.says...)
 		})
+	}
+}
+
+// The template is compared with that of the groups, which LWS has recorded.
+func TestPreviewComparesPriority(t *testing.T) {
+	before := lwstest.StableWorkload()
+	before.Spec.LeaderWorkerTemplate.WorkerTemplate.Spec.PriorityClassName = "serving"
+	d, s := aboutToRelease(t, lwstest.Revision(t, before, "old"))
+	d.eventually("the revision has been read", func() bool {
+		_, err := d.engine.Observer.Caches.Template(s.StableObject, "old")
+		return err == nil
+	})
+	for class, want := range map[string]bool{"serving": false, "urgent": true, "": false} {
+		s.StableObject.Spec.LeaderWorkerTemplate.WorkerTemplate.Spec.PriorityClassName = class
+		found, _, err := d.preview(t.Context(), s, inBatches(pb.Style_STYLE_CANARY, "50%"))
+		require.NoError(t, err)
+		assert.Equal(t, want, slices.Contains(rulesOf(found), "PriorityRaised"), "class %q: %v", class, found)
+		found, _, err = d.preview(t.Context(), s, inBatches(pb.Style_STYLE_PARTITION, "50%"))
+		require.NoError(t, err)
+		assert.NotContains(t, rulesOf(found), "PriorityRaised", "in place")
 	}
 }
 

@@ -44,7 +44,7 @@ func (d *Driver) Preflight(ctx context.Context, req *pb.PreflightRequest) (*pb.P
 	if err != nil {
 		return nil, err
 	}
-	snapshot := preflightOf(s, req.GetPolicy())
+	snapshot := d.inventoryOf(s, req.GetPolicy())
 	e := req.GetExpectations()
 	snapshot.Expect = preflight.Expectations{
 		LongestRequest: e.GetLongestRequest().AsDuration(), EndpointPropagation: e.GetEndpointPropagation().AsDuration(),
@@ -91,13 +91,23 @@ func preflightOf(s *observe.Snapshot, p *pb.ReleasePolicy) *preflight.Inventory 
 	return out
 }
 
+// inventoryOf is preflightOf with the template of the groups.
+func (d *Driver) inventoryOf(s *observe.Snapshot, p *pb.ReleasePolicy) *preflight.Inventory {
+	out := preflightOf(s, p)
+	t, err := d.engine.Observer.Caches.Template(s.StableObject, plan.WaitingRevision(s.Stable, ""))
+	if s.Set == nil && err == nil {
+		out.Old = &t.LeaderWorkerTemplate
+	}
+	return out
+}
+
 // sourceTimeout bounds each request to the API server that a preflight waits for.
 const sourceTimeout = 5 * time.Second
 
 // nearby returns what Plan and Initialize run preflight on, and why what of it could not be read: the workload, and the Services, budgets and
 // quotas of its namespace. The planner judges autoscalers, SetHeaderRoute judges routes, and nodes would be a list of the whole cluster.
 func (d *Driver) nearby(s *observe.Snapshot, p *pb.ReleasePolicy) (*preflight.Inventory, map[preflight.Source]error) {
-	inventory := preflightOf(s, p)
+	inventory := d.inventoryOf(s, p)
 	for _, source := range []preflight.Source{
 		preflight.Autoscalers, preflight.LongestRequests, preflight.Routes, preflight.Claims, preflight.Nodes,
 	} {

@@ -41,6 +41,8 @@ type Inventory struct {
 	Revision string
 	// Unsafe are the changes of the template that affect groups of the old one.
 	Unsafe []plan.TemplateChange
+	// Old is the template of the groups if it is not the one in the spec. Nil means unknown, or none.
+	Old *lws.LeaderWorkerTemplate
 	// Policy is that of the planned release. Its style is unspecified for the workload's own rolling update.
 	Policy record.Policy
 	// Force begins a blue-green release although it exceeds a quota.
@@ -180,6 +182,13 @@ type template struct {
 	field string
 	// leader: leaders are created from it.
 	leader bool
+}
+
+// before returns the inventory with the template of the groups in the spec. The template must be known.
+func (s *Inventory) before() *Inventory {
+	old, w := *s, *s.Workload
+	w.Spec.LeaderWorkerTemplate, old.Workload = *s.Old, &w
+	return &old
 }
 
 // leader returns the template of leaders.

@@ -4,6 +4,7 @@
 package preflight
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -44,6 +45,29 @@ var capacityRules = []Rule{
 			"limit allows these",
 		Check: nodesLackCapacity,
 	},
+	{
+		ID: "PriorityRaised", Severity: warning, Applies: func(s *Inventory) bool { return s.Old != nil && s.Peak().Added > 0 },
+		Title: "The additional groups have another priority class than the stable ones",
+		Why: "If it is higher and the nodes are full, the scheduler evicts pods of stable groups, which still serve, to make room for the groups " +
+			"that the release adds",
+		Details: "The template is compared with that of the groups: with `-f` the files need LWS's ControllerRevisions. The values of the classes " +
+			"are not read",
+		Fix:   "Check that the class is not of higher priority or has `preemptionPolicy: Never`, change it in a release of its own in style partition, or free nodes",
+		Check: priorityRaised,
+	},
+}
+
+func priorityRaised(s *Inventory, report func(Hit)) {
+	before := s.before().templates()
+	for _, t := range s.templates() {
+		class := t.Spec.PriorityClassName
+		if class != "" && !slices.ContainsFunc(before, func(old template) bool { return old.Spec.PriorityClassName == class }) {
+			report(Hit{
+				Field:   t.field + ".spec.priorityClassName",
+				Message: fmt.Sprintf("it is %s, and that of the stable groups is %s", class, cmp.Or(before[0].Spec.PriorityClassName, "not set")),
+			})
+		}
+	}
 }
 
 func addsGroups(s *Inventory) bool { return s.Need().Pods() > 0 }

@@ -143,8 +143,13 @@ func (r *reader) autoscalers() {
 	}
 }
 
+// priorityOf returns the priority class of leaders.
+func priorityOf(t *lws.LeaderWorkerTemplate) string {
+	return cmp.Or(t.LeaderTemplate, &t.WorkerTemplate).Spec.PriorityClassName
+}
+
 // unsafeChanges compares the template with the newest of LWS's ControllerRevisions that differs in a field that LWS reads from the
-// spec: the template in the spec has one, too, once LWS has recorded it.
+// spec, or in the priority of leaders: the template in the spec has one, too, once LWS has recorded it.
 func (r *reader) unsafeChanges() {
 	w := r.inventory.Workload
 	all, err := of[appsv1.ControllerRevision](r.set, "ControllerRevision", r.namespace)
@@ -157,8 +162,9 @@ func (r *reader) unsafeChanges() {
 		if cr.Labels[lws.SetNameLabelKey] != w.Name || cr.Revision <= newest || err != nil {
 			continue
 		}
-		if changes := plan.CompareTemplates(stored, record.TemplateOf(w)); len(changes) > 0 {
-			newest, r.inventory.Unsafe = cr.Revision, changes
+		changes := plan.CompareTemplates(stored, record.TemplateOf(w))
+		if len(changes) > 0 || priorityOf(&stored.LeaderWorkerTemplate) != priorityOf(&w.Spec.LeaderWorkerTemplate) {
+			newest, r.inventory.Unsafe, r.inventory.Old = cr.Revision, changes, &stored.LeaderWorkerTemplate
 		}
 	}
 }
