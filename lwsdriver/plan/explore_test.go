@@ -511,7 +511,7 @@ func runs() (all []config) {
 			c.scaler, c.minReady, c.disown, c.admission = true, true, true, true
 			all = append(all, c)
 			if late := c; !routed {
-				late.limited, late.resizes = true, InPlace(style)
+				late.limited, late.resizes = true, true
 				all = append(all, late)
 			}
 			if style == pb.Style_STYLE_BLUE_GREEN {

@@ -348,6 +348,9 @@ func (w *world) breachOfDriver(before *state, d Decision, after *state) string {
 		if !before.own.observed || before.own.leaders.partition < before.own.leaders.replicas {
 			return "rule 12: " + a.String() + " while LeaderWorkerSet may roll"
 		}
+		if w.resizes && (before.own.template.String() == "C") != (was.StableRevision == "C") {
+			return "rule 5: " + a.String() + " whose pods would be built from two revisions"
+		}
 	case CreateCanary, ScaleCanary:
 		r := w.release(before)
 		if int(after.added.replicas) > max(int(before.own.replicas), int(before.added.replicas), r.Replicas, r.Groups) {
