@@ -173,10 +173,10 @@ func TestPreviewComparesPriority(t *testing.T) {
 	})
 	for class, want := range map[string]bool{"serving": false, "urgent": true, "": false} {
 		s.StableObject.Spec.LeaderWorkerTemplate.WorkerTemplate.Spec.PriorityClassName = class
-		found, _, err := d.preview(t.Context(), s, inBatches(pb.Style_STYLE_CANARY, "50%"))
+		found, _, err := d.preview(s, inBatches(pb.Style_STYLE_CANARY, "50%"))
 		require.NoError(t, err)
 		assert.Equal(t, want, slices.Contains(rulesOf(found), "PriorityRaised"), "class %q: %v", class, found)
-		found, _, err = d.preview(t.Context(), s, inBatches(pb.Style_STYLE_PARTITION, "50%"))
+		found, _, err = d.preview(s, inBatches(pb.Style_STYLE_PARTITION, "50%"))
 		require.NoError(t, err)
 		assert.NotContains(t, rulesOf(found), "PriorityRaised", "in place")
 	}
