@@ -348,7 +348,8 @@ func (w *world) breachOfDriver(before *state, d Decision, after *state) string {
 		if !before.own.observed || before.own.leaders.partition < before.own.leaders.replicas {
 			return "rule 12: " + a.String() + " while LeaderWorkerSet may roll"
 		}
-		if w.resizes && (before.own.template.String() == "C") != (was.StableRevision == "C") {
+		kept := slices.ContainsFunc(before.own.groups[:], func(m member) bool { return m.revision.String() == was.StableRevision })
+		if w.resizes && kept && (before.own.template.String() == "C") != (was.StableRevision == "C") {
 			return "rule 5: " + a.String() + " whose pods would be built from two revisions"
 		}
 	case CreateCanary, ScaleCanary:
