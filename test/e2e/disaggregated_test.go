@@ -91,8 +91,7 @@ func (s *roleSet) sets() dynamic.ResourceInterface {
 func (s *roleSet) create(prefill, decode int32) {
 	s.t.Helper()
 	suite.Apply(s.t, s.cluster, s.namespace, suite.RolesManifest(s.name, prefill, decode, func(string) string {
-		return `{metadata: {annotations: {` + cluster.AnnotationTermination + `: 300ms}},
-			spec: {terminationGracePeriodSeconds: 1, containers: [{name: server, image: "example.com/model:v1"}]}}`
+		return `{spec: {terminationGracePeriodSeconds: 1, containers: [{name: server, image: "example.com/model:v1"}]}}`
 	}))
 }
 
@@ -473,7 +472,7 @@ func (s *roleSet) pace(maxUnavailable, maxSurge string) {
 // census counts the leaders of each role in every state of the cluster.
 type census struct {
 	mu sync.Mutex
-	// live are the leaders that exist, by role, most the largest number of them, and seen all that there ever were, by image.
+	// live are the leaders that exist and are not being deleted, by role, most the largest number of them, and seen all that there ever were, by image.
 	live map[string]map[types.UID]bool
 	most map[string]int
 	seen map[string]map[types.UID]bool
@@ -502,7 +501,7 @@ func (s *roleSet) count() *census {
 			pod, ok := event.Object.(*corev1.Pod)
 			switch {
 			case !ok:
-			case event.Type == watch.Deleted:
+			case event.Type == watch.Deleted, pod.DeletionTimestamp != nil:
 				c.remove(pod)
 			default:
 				c.add(pod)
