@@ -159,7 +159,6 @@ func TestUsageErrors(t *testing.T) {
 		{"flag of a command", "a typo must not be ignored", []string{"serve", "--lissten=x"}, "--lissten"},
 		{"command", "a typo must not print the help text and succeed", []string{"sevre"}, "sevre"},
 		{"similar command", "a typo is easy to correct", []string{"relese"}, "did you mean release?"},
-		{"command of another tool", "its users know the word", []string{"rollback"}, "did you mean abort?"},
 		{"format of a document", "a typo must not print plain text", []string{"status", "vllm", "-o", "xml"}, "xml"},
 		{"argument", "serve takes none", []string{"serve", "x"}, `"x"`},
 		{"log level", "logs are not lost to a typo", []string{"serve", "--log-level=loud"}, "loud"},

@@ -109,7 +109,7 @@ func TestUsage(t *testing.T) {
 	t.Parallel()
 	const release = "release vllm --batches 25%,50%,100% "
 	for line, says := range map[string]string{
-		"get":                                "did you mean status?", // as kubectl has it
+		"get":                                "lockstep status lists workloads", // as kubectl has it
 		"release vllm --dry-run":             "lockstep plan NAME shows",
 		"release":                            "needs the name of one LeaderWorkerSet",
 		release + "--retry-for 0":            "--retry-for 0s: want more than 0", // it would mean the default

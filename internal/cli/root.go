@@ -37,6 +37,26 @@ commands. Controllers launch the program as a plugin (Argo Rollouts), connect to
 (lockstep kruise).
 `
 
+// otherwise has what does what users of other tools expect of a command or a flag.
+var otherwise = map[string]string{
+	"get":       "lockstep status lists workloads, lockstep status NAME shows one",
+	"list":      "lockstep status lists workloads, with -A those of all namespaces",
+	"ls":        "lockstep status lists workloads, with -A those of all namespaces",
+	"describe":  "lockstep status NAME shows a workload, lockstep history NAME its releases",
+	"pause":     "a release stays where it is when lockstep release is stopped with Ctrl-C; --no-promote stops it before the promotion",
+	"resume":    "run the same lockstep release again: it resumes where it stopped; lockstep promote NAME ends it",
+	"retry":     "repeat the command lockstep release",
+	"rollback":  "lockstep abort NAME ends a running release, lockstep undo NAME restores an earlier template",
+	"cancel":    "lockstep abort NAME rolls back a running release",
+	"stop":      "lockstep abort NAME rolls back a running release, Ctrl-C in lockstep release leaves it where it is",
+	"set":       "change the template, for example with kubectl edit lws NAME, then lockstep release NAME",
+	"delete":    "lockstep disown NAME removes the hold from a workload",
+	"diff":      "lockstep history NAME --diff shows how templates differ, lockstep plan NAME what a release would do",
+	"logs":      "lockstep watch shows releases as they change, lockstep history NAME how they ended",
+	"--dry-run": "lockstep plan NAME shows what a release would do, without doing it",
+	"--port":    "lockstep dashboard --listen 127.0.0.1:PORT chooses the port of the web page",
+}
+
 func newRootCommand(o *connect.Options) *cobra.Command {
 	root := &cobra.Command{
 		Use:     "lockstep",
@@ -53,7 +73,7 @@ func newRootCommand(o *connect.Options) *cobra.Command {
 				if names := cmd.SuggestionsFor(args[0]); len(names) > 0 {
 					suggested = "did you mean " + strings.Join(names, " or ") + "?"
 				}
-				return exit.Usagef("unknown command %q: %s", args[0], suggested)
+				return exit.Usagef("unknown command %q: %s", args[0], cmp.Or(otherwise[args[0]], suggested))
 			}
 			return nil
 		},
@@ -73,8 +93,8 @@ func newRootCommand(o *connect.Options) *cobra.Command {
 		if words := cmd.Flags().Args(); cmd == root && len(words) > 0 {
 			return cmd.Args(cmd, words) // the command is unknown, and so are its flags
 		}
-		if unknown, ok := errors.AsType[*pflag.NotExistError](err); ok && unknown.GetSpecifiedName() == "dry-run" {
-			return exit.Usagef("%w: lockstep plan NAME shows what a release would do, without doing it", err)
+		if unknown, ok := errors.AsType[*pflag.NotExistError](err); ok && otherwise["--"+unknown.GetSpecifiedName()] != "" {
+			return exit.Usagef("%w: %s", err, otherwise["--"+unknown.GetSpecifiedName()])
 		}
 		return exit.Usagef("%w; see %s --help", err, cmd.CommandPath())
 	})

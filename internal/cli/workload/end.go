@@ -46,7 +46,7 @@ If the template changes before the promotion is recorded, nothing is promoted, a
 }
 
 func newAbortCommand(o *connect.Options) *cobra.Command {
-	cmd := ending{
+	return ending{
 		verb:  "abort",
 		short: "Roll back a workload's release",
 		long: `Roll the release in flight back to the stable revision, and follow it to the end. A promotion can be rolled back, too, until
@@ -67,8 +67,6 @@ since, once they have been unready for the progress deadline.`,
 		state:   pb.State_STATE_ROLLED_BACK,
 		force:   "also when another host drives the release, and past broken groups that use up maxUnavailable",
 	}.command(o)
-	cmd.SuggestFor = []string{"rollback", "cancel", "stop"}
-	return cmd
 }
 
 // endFlags are the flags of `lockstep promote` and `lockstep abort`.

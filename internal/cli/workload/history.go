@@ -22,9 +22,8 @@ func newHistoryCommand(o *connect.Options) *cobra.Command {
 	f := session.Flags{RetryFor: session.ShortRetry, ReadOnly: true}
 	var compare bool
 	cmd := f.Command(o, &cobra.Command{
-		Use:        "history NAME [REVISION [REVISION]]",
-		SuggestFor: []string{"diff"},
-		Short:      "Show a workload's template revisions, how their releases ended, and how two templates differ",
+		Use:   "history NAME [REVISION [REVISION]]",
+		Short: "Show a workload's template revisions, how their releases ended, and how two templates differ",
 		Long: `Show a workload's template revisions, the newest first, each with its time, the changed images, its release, and the outcome with
 the user who requested it. It changes nothing. The sign * marks the revision that the groups run, > the template in the
 spec if it is another. A revision that waits for a release has no number.

@@ -59,11 +59,10 @@ func newReleaseCommand(o *connect.Options) *cobra.Command {
 	var release host.Release
 	var metrics host.Metrics
 	cmd := f.Command(o, &cobra.Command{
-		Use:        "release NAME",
-		SuggestFor: []string{"resume", "retry"},
-		Short:      "Release a workload's new template batch by batch, and follow it",
-		Long:       releaseAbout,
-		Example:    releaseExample,
+		Use:     "release NAME",
+		Short:   "Release a workload's new template batch by batch, and follow it",
+		Long:    releaseAbout,
+		Example: releaseExample,
 		PreRunE: func(*cobra.Command, []string) (err error) {
 			if release, err = f.release(); err == nil {
 				metrics, err = f.gates.metrics(release.Gates)

@@ -37,11 +37,10 @@ func newStatusCommand(o *connect.Options) *cobra.Command {
 	var watch, all bool
 	var wait time.Duration
 	cmd := f.Command(o, &cobra.Command{
-		Use:        "status [NAME]",
-		SuggestFor: []string{"get", "list", "ls", "describe"},
-		Short:      "List workloads, or show the status of one and its release",
-		Long:       statusAbout,
-		Example:    "  lockstep status\n  lockstep status -A\n  lockstep status vllm\n  lockstep status vllm -w\n  lockstep status vllm --wait=2h\n  lockstep status vllm -o json",
+		Use:     "status [NAME]",
+		Short:   "List workloads, or show the status of one and its release",
+		Long:    statusAbout,
+		Example: "  lockstep status\n  lockstep status -A\n  lockstep status vllm\n  lockstep status vllm -w\n  lockstep status vllm --wait=2h\n  lockstep status vllm -o json",
 		Args: func(cmd *cobra.Command, args []string) error {
 			if cmd.Flags().Changed("wait") || all {
 				return session.OneName(cmd, args)
@@ -236,12 +235,11 @@ const watchExample = `  lockstep watch
 func newWatchCommand(o *connect.Options) *cobra.Command {
 	f := session.Flags{RetryFor: session.ShortRetry, ReadOnly: true}
 	cmd := f.Command(o, &cobra.Command{
-		Use:        "watch [NAME]",
-		SuggestFor: []string{"logs"},
-		Short:      "Show running releases as they change",
-		Long:       watchAbout,
-		Example:    watchExample,
-		Args:       session.AtMostOneName,
+		Use:     "watch [NAME]",
+		Short:   "Show running releases as they change",
+		Long:    watchAbout,
+		Example: watchExample,
+		Args:    session.AtMostOneName,
 	}, followWorkloads)
 	f.AddAll(cmd.Flags())
 	return cmd
