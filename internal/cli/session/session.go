@@ -30,6 +30,7 @@ import (
 	"github.com/lockstep-rollouts/lockstep/internal/host"
 	"github.com/lockstep-rollouts/lockstep/internal/host/view"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	"github.com/lockstep-rollouts/lockstep/plugin"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
@@ -268,13 +269,18 @@ func workloadNames(ctx context.Context, o *connect.Options) ([]string, error) {
 			return names, fmt.Errorf("list each %s: %w", kind, err)
 		}
 		for i := range list.Items {
-			// Canaries, and children of sets, are not the user's.
-			if ref.Name = list.Items[i].Name; metav1.GetControllerOf(&list.Items[i]) == nil {
+			if ref.Name = list.Items[i].Name; IsUsers(&list.Items[i]) {
 				names = append(names, plugin.NameOf(ref))
 			}
 		}
 	}
 	return names, nil
+}
+
+// IsUsers reports whether a workload is one of the user's: canaries have a role, and children of sets, as those of other controllers, an owner.
+func IsUsers(w metav1.Object) bool {
+	_, added := w.GetLabels()[record.RoleLabel]
+	return !added && metav1.GetControllerOfNoCopy(w) == nil
 }
 
 // AddAll registers --all-namespaces, for a command that shows the workloads of a namespace, or of all.

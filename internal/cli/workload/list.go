@@ -99,9 +99,7 @@ func notAdopted(ctx context.Context, o *connect.Options, namespace string) (foun
 		}
 		for i := range all.Items {
 			w := &all.Items[i]
-			// Canaries, and sets of other controllers, are not for users to adopt.
-			_, adopted := w.Annotations[record.RecordAnnotation]
-			if _, added := w.Labels[record.RoleLabel]; !adopted && !added && metav1.GetControllerOf(w) == nil {
+			if _, adopted := w.Annotations[record.RecordAnnotation]; !adopted && session.IsUsers(w) {
 				found = append(found, &pb.WorkloadRef{Namespace: w.Namespace, Name: w.Name, Kind: kind})
 			}
 		}
