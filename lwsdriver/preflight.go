@@ -91,7 +91,7 @@ func preflightOf(s *observe.Snapshot, p *pb.ReleasePolicy) *preflight.Inventory 
 	return out
 }
 
-// inventoryOf is preflightOf with the template of the groups.
+// inventoryOf returns what the caches hold about a release, and the template of the groups.
 func (d *Driver) inventoryOf(s *observe.Snapshot, p *pb.ReleasePolicy) *preflight.Inventory {
 	out := preflightOf(s, p)
 	t, err := d.engine.Observer.Caches.Template(s.StableObject, plan.WaitingRevision(s.Stable, ""))

@@ -44,7 +44,7 @@ type Observer struct {
 
 	prober prober
 	config Config
-	// policies are those that keepPolicy remembers.
+	// policies has the traffic policies of releases that keepPolicy stored.
 	policies cache.Indexer
 
 	mu    sync.Mutex

@@ -206,8 +206,8 @@ func (g Group) mayCarry() bool {
 func (o Observation) unavailableBut(one Group) int {
 	n := o.Stable.Replicas - 1
 	for g := range o.Stable.Wanted(0) {
-		alike := !one.Ready && g.mayCarry()
-		if g.Index != one.Index && (alike || g.isAvailable(o.Now, o.Policy.MinReady)) {
+		serves := g.isAvailable(o.Now, o.Policy.MinReady) || !one.Ready && g.mayCarry()
+		if g.Index != one.Index && serves {
 			n--
 		}
 	}

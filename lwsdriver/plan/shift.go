@@ -478,7 +478,7 @@ func (o Observation) checkShift() error {
 	if o.canShift(o.Roles) {
 		return nil
 	}
-	if o.entryRole().Replicas > maxShifted {
+	if o.shiftsTooMany() {
 		return drivererr.New(pb.ErrorReason_ERROR_REASON_UNSUPPORTED, "%s: release in style canary", o.cannotShift())
 	}
 	roles := slices.Clone(o.Roles)
@@ -502,6 +502,8 @@ func (o Observation) checkShift() error {
 // maxShifted is how many units of a slice can be replaced at most, since each is looked at.
 const maxShifted = 10_000
 
+func (o Observation) shiftsTooMany() bool { return o.entryRole().Replicas > maxShifted }
+
 // canShift reports whether the units of a slice can be replaced with what such roles may lack and may have in addition. All slices are alike.
 //
 // While all groups are ready, each role loses old groups down to what lowestAllowed leaves beside a number of new units. The next unit has a place if
@@ -509,7 +511,7 @@ const maxShifted = 10_000
 func (o Observation) canShift(roles []Role) bool {
 	o.Slices, o.Roles = 1, roles
 	last, least := o.shiftableUnits(), o.entryRole().Replicas-o.sliceLacks()
-	if o.entryRole().Replicas > maxShifted {
+	if o.shiftsTooMany() {
 		return false
 	}
 	for units := range last {
@@ -529,7 +531,7 @@ func (o Observation) failShift() *Decision {
 		return nil
 	}
 	remedy := "Raise maxSurge"
-	if o.entryRole().Replicas > maxShifted {
+	if o.shiftsTooMany() {
 		remedy = "Lower replicas"
 	}
 	return &Decision{
@@ -539,7 +541,8 @@ func (o Observation) failShift() *Decision {
 
 // cannotShift says why style partition is not possible.
 func (o Observation) cannotShift() string {
-	if r := o.entryRole(); r.Replicas > maxShifted {
+	if o.shiftsTooMany() {
+		r := o.entryRole()
 		return fmt.Sprintf("style partition replaces at most %d units of a slice, and %s has %d groups of role %s", maxShifted, o.objectName(), r.Replicas, r.Name)
 	}
 	return fmt.Sprintf("style partition can't replace the units of %s within maxUnavailable and maxSurge of its roles, since a whole unit stays until the promotion",

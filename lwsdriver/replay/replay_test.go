@@ -226,7 +226,7 @@ func TestRecordingsAreRedacted(t *testing.T) {
 		assert.NotContains(t, recording.String(), secret)
 	}
 	assert.Contains(t, recording.String(), "lockstep.dev/isolation", "Lockstep's own annotations are missing")
-	o.Traffic = nil // the next write is one of the record, which has the template
+	o.Traffic = nil // the next write is that of the record with the template
 	recording.Reset()
 	r = &Recorder{To: &recording}
 	write(t, r, o, nil)
