@@ -154,8 +154,7 @@ func TestWithoutPartition(t *testing.T) {
 	before := e.Identities()
 	e.Edit("v2")
 	for _, n := range []int{groups + 1, groups} { // the template is seen before
-		e.PatchWorkload(fmt.Sprintf(`{"spec":{"replicas":%d}}`, n))
-		e.MustHave(strings.TrimSpace(strings.Repeat("v1 ", n)))
+		e.Scale(n, "v1")
 		e.MustKeep(before, 0, 1, 2, 3)
 	}
 	e.MustRest("v1")

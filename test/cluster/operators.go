@@ -43,19 +43,9 @@ func installKueue(ctx context.Context, c *Cluster) error {
 	if err := c.installCRDs(ctx, kueueModule, "config/components/crd/bases", nil); err != nil {
 		return err
 	}
-	webhooks, err := webhookConfigurations(built.manifests("config/components/webhook"), webhookTarget{
-		prefix: "kueue-", url: "https://" + address(c.port.kueueWebhook), ca: c.ca.PEM,
-	})
-	if err != nil {
+	target := webhookTarget{prefix: "kueue-", url: "https://" + address(c.port.kueueWebhook), ca: c.ca.PEM}
+	if err := c.installWebhooks(ctx, built.manifests("config/components/webhook"), target, keepKueueWebhooks); err != nil {
 		return err
-	}
-	for _, object := range webhooks {
-		if err := keepKueueWebhooks(object); err != nil {
-			return err
-		}
-		if err := c.applier.apply(ctx, object, ""); err != nil {
-			return err
-		}
 	}
 	return c.Apply(ctx, "", []byte("{apiVersion: v1, kind: Namespace, metadata: {name: kueue-system}}\n"))
 }
@@ -127,16 +117,9 @@ func installLWS(ctx context.Context, c *Cluster) error {
 	if err != nil {
 		return err
 	}
-	webhooks, err := webhookConfigurations(built.manifests("config/webhook"), webhookTarget{
-		prefix: "lws-", url: "https://" + address(c.port.lwsWebhook), ca: c.ca.PEM,
-	})
-	if err != nil {
+	target := webhookTarget{prefix: "lws-", url: "https://" + address(c.port.lwsWebhook), ca: c.ca.PEM}
+	if err := c.installWebhooks(ctx, built.manifests("config/webhook"), target, func(*unstructured.Unstructured) error { return nil }); err != nil {
 		return err
-	}
-	for _, object := range webhooks {
-		if err := c.applier.apply(ctx, object, ""); err != nil {
-			return err
-		}
 	}
 	return c.installCRDs(ctx, lwsModule, "config/crd/bases", nil)
 }

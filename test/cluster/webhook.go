@@ -4,6 +4,7 @@
 package cluster
 
 import (
+	"context"
 	"encoding/base64"
 	"fmt"
 	"os"
@@ -23,6 +24,23 @@ type webhookTarget struct {
 	url string
 	// ca is the PEM certificate that the API server trusts for it.
 	ca []byte
+}
+
+// installWebhooks applies the configurations of webhookConfigurations, after an edit of each.
+func (c *Cluster) installWebhooks(ctx context.Context, dir string, target webhookTarget, edit func(*unstructured.Unstructured) error) error {
+	objects, err := webhookConfigurations(dir, target)
+	if err != nil {
+		return err
+	}
+	for _, object := range objects {
+		if err := edit(object); err != nil {
+			return err
+		}
+		if err := c.applier.apply(ctx, object, ""); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // webhookConfigurations reads controller-gen's manifests.yaml from a directory, applies the JSON patches beside it, and redirects the

@@ -148,8 +148,7 @@ func (e *env) staysScaled(before map[string]types.UID) {
 	e.T.Helper()
 	for range 2 {
 		for _, n := range []int{groups + 1, groups} {
-			e.PatchWorkload(fmt.Sprintf(`{"spec":{"replicas":%d}}`, n))
-			e.MustHave(strings.TrimSpace(strings.Repeat("v1 ", n)))
+			e.Scale(n, "v1")
 			e.Eventually("the target follows", func(ctx context.Context) error {
 				if s := e.target(ctx, name).Status; int(s.Replicas) != n || int(s.ReadyReplicas) != n {
 					return fmt.Errorf("its status is %s", asJSON(s))

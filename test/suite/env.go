@@ -109,6 +109,13 @@ func (e *Env) PatchWorkload(raw string) {
 	Patch(e.T, e.Objects(lws.SchemeGroupVersion.WithResource("leaderworkersets")), e.Name, raw)
 }
 
+// Scale gives the LeaderWorkerSet a number of groups, and waits until all are at the tag.
+func (e *Env) Scale(n int, tag string) {
+	e.T.Helper()
+	e.PatchWorkload(fmt.Sprintf(`{"spec":{"replicas":%d}}`, n))
+	e.MustHave(strings.TrimSpace(strings.Repeat(tag+" ", n)))
+}
+
 // Pods returns the pods of the LeaderWorkerSet Name, or of all if it is "".
 func (e *Env) Pods(ctx context.Context, name string) ([]corev1.Pod, error) {
 	list, err := e.Kube.CoreV1().Pods(e.Namespace).List(ctx, metav1.ListOptions{LabelSelector: podsOf(name)})
