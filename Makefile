@@ -21,9 +21,12 @@ CRD     = $(GO) tool -modfile=tools/crd/go.mod controller-gen paths=./plugin/kru
 BASE    ?= main
 
 # Static binaries with the same flags everywhere, so that a package is compiled once for all of them. Without debug information, which
-# takes a quarter of the compiler's time and which the linker strips.
+# takes a quarter of the compiler's time and which the linker strips, and with inlining in this module and Go's own packages only: see
+# test/cluster/build.go. `make build` and `make bench` inline everywhere, as a release does.
 export CGO_ENABLED := 0
-export GOFLAGS := $(strip $(shell $(GO) env GOFLAGS) -trimpath -gcflags=all=-dwarf=false)
+INLINED := $(strip $(shell $(GO) env GOFLAGS) -trimpath -gcflags=all=-dwarf=false)
+OWN     := github.com/lockstep-rollouts/lockstep/...
+export GOFLAGS := $(INLINED) '-gcflags=all=-dwarf=false -l' -gcflags=std=-dwarf=false -gcflags=$(OWN)=-dwarf=false
 
 # Which end-to-end tests `make e2e` runs: one suite or several; see test/run.
 SUITE   ?=
@@ -73,6 +76,7 @@ help: ## Show this list.
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z0-9-]+:.*## / {printf "  %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: build
+build: export GOFLAGS := $(INLINED)
 build: bin/lockstep ## Build the one binary, bin/lockstep.
 
 # The compiler collects its garbage less often, as in test/cluster/build.go.
@@ -168,6 +172,7 @@ robustness: ## Release one workload after the other for DURATION (5m) under rand
 	LOCKSTEP_TEST_ROBUSTNESS='$(DURATION)' LOCKSTEP_TEST_SEED='$(SEED)' $(SUITES) -run '^TestRobustness$$' e2e
 
 .PHONY: bench
+bench: export GOFLAGS := $(INLINED)
 bench: ## Measure, side by side with LWS's own rolling update, and print a table.
 	$(GO) run -C test ./cluster/cmd/cluster -prebuild
 	$(GO) test -C test -tags e2e -vet off ./bench -run '^$$' -bench 'Lockstep/^($(subst $(comma),|,$(PARTS)))$$' -benchtime 1x -timeout 0

@@ -14,6 +14,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"runtime"
+	"slices"
 	"strings"
 
 	"golang.org/x/sync/errgroup"
@@ -160,9 +161,10 @@ func (m module) buildInto(ctx context.Context, source, destination string, log i
 	return nil
 }
 
-// noDebugInformation saves a quarter of the compilation time (measured: 48 instead of 64 s for the API's types and their
-// dependencies). The linker would strip it. The Makefile has the same flag, so that shared packages are compiled once.
-const noDebugInformation = "-gcflags=all=-dwarf=false"
+// compilerFlags save a third of the compiler's time: debug information takes a quarter, and the linker would strip it. Inlining takes a tenth
+// (measured: 484 instead of 544 s of CPU for the API server and the controllers), and without it a suite takes no more CPU. The Makefile has the
+// same flags, so that shared packages are compiled once.
+var compilerFlags = []string{"-gcflags=all=-dwarf=false -l", "-gcflags=std=-dwarf=false"}
 
 // quickCompiler has the compiler collect its garbage less often, for at most 250 MB more (measured: 45 instead of 60 s for the same packages).
 const quickCompiler = "GOGC=400"
@@ -186,8 +188,8 @@ func (m module) compile(ctx context.Context, source, work string, log io.Writer)
 		packages = append(packages, p.pkg)
 	}
 	bin, messages := filepath.Join(work, "bin"), &strings.Builder{}
-	args := append([]string{"build", "-modfile=" + modFile, "-trimpath", "-buildvcs=false", "-tags=" + m.tags, noDebugInformation,
-		"-ldflags", "-s -w " + m.ldflags, "-o", bin + "/"}, packages...)
+	args := slices.Concat([]string{"build", "-modfile=" + modFile, "-trimpath", "-buildvcs=false", "-tags=" + m.tags}, compilerFlags,
+		[]string{"-ldflags", "-s -w " + m.ldflags, "-o", bin + "/"}, packages)
 	if _, err := goCommand(ctx, source, m.environment(), fmt.Sprintf("build %s", m), log, messages, args...); err != nil {
 		return fmt.Errorf("build %s: %w\n%s", m, err, messages)
 	}
