@@ -248,7 +248,7 @@ func disturbances(w *world, s *state) []act {
 	if w.scaler {
 		all = append(all, act{do: actAutoscale, number: w.replicas - 1}, act{do: actAutoscale, number: w.replicas + 1})
 	}
-	all = append(all, act{do: actDecide}, act{do: actUnhold}, act{do: actRestart}, act{do: actScale}, act{do: actScale, number: w.replicas - 1}, act{do: actScale, number: w.replicas + 1})
+	all = append(all, act{do: actDecide}, act{do: actUnhold}, act{do: actRestart}, act{do: actScale}, act{do: actScale, number: w.replicas - 1}, act{do: actScale, number: w.replicas + 1}, act{do: actApply, number: w.replicas + 1})
 	if s.added.exists {
 		all = append(all, act{do: actScaleAdded}, act{do: actScaleAdded, number: w.replicas}, act{do: actEditAdded}, act{do: actDeleteAdded})
 	}

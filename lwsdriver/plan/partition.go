@@ -68,6 +68,9 @@ func restorePartition(o Observation) *Decision {
 	if next.Partition = last.Partition; ptr.Deref(o.Stable.Rolling.Partition, 0) >= ptr.Deref(next.Partition, 0) {
 		return nil
 	}
+	if !o.rollsBack() { // the workload may have been scaled up
+		next.Partition = ptr.To(max(ptr.Deref(last.Partition, 0), int32(o.Stable.Replicas-o.plannedGroups()))) //nolint:gosec // a number of groups
+	}
 	return ptr.To(writeStable(SetStable{Record: *o.Record, Rolling: &next, Why: "restore the partition, which was changed"}, ReasonHoldDrifted))
 }
 

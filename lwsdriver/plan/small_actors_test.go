@@ -39,7 +39,7 @@ func (a act) String() string {
 		s += " " + paces[a.number]
 	case actRefuse:
 		s += " " + refusals[a.number]
-	case actBatch, actWeight, actScale, actScaleAdded, actAutoscale:
+	case actBatch, actWeight, actScale, actScaleAdded, actAutoscale, actApply:
 		s += fmt.Sprintf(" %d", a.number)
 	}
 	return s
@@ -67,6 +67,7 @@ const (
 	actEdit        = "edit"
 	actScale       = "scale"
 	actAutoscale   = "autoscale"
+	actApply       = "apply"
 	actDecide      = "decide"
 	actLate        = "late write"
 	actScaleAdded  = "scale added"
@@ -649,6 +650,9 @@ func (w *world) disturb(s *state, a act) bool {
 			}
 			w.starts(s)
 		}
+	case actApply: // a manifest with the user's own number of groups and pace, and without the hold
+		unheld := w.disturb(s, act{do: actUnhold})
+		return w.disturb(s, act{do: actScale, number: a.number}) || unheld
 	case actScaleAdded:
 		if set = &s.added; set.exists && !set.deleting && set.replicas != uint8(a.number) {
 			set.replicas, set.byHand, set.observed = uint8(a.number), true, false
