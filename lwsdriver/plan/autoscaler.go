@@ -276,7 +276,7 @@ func warnUnscanned(o Observation, d Decision) Decision {
 func checkAutoscalers(o Observation, action Action) error {
 	set, routes := action.(SetTraffic)
 	_, creates := action.(CreateCanary)
-	grows := routes && set.Desired.Weight > o.Traffic.Facts().Weight
+	grows := routes && set.Desired.Weight > o.canaryWeight() && o.Traffic.Look(set.Desired).Write.Grows
 	if !creates && !grows {
 		return nil
 	}

@@ -213,7 +213,7 @@ func hostActs(w *world) []act {
 		all = append(all, act{do: actWeight, number: 50}, act{do: actWeight, number: 100}, act{do: actWeight}, act{do: actWeight, number: 20})
 	}
 	if w.headers {
-		all = append(all, act{do: actHeaders}, act{do: actMirror})
+		all = append(all, act{do: actHeaders}, act{do: actNoHeaders}, act{do: actMirror})
 	}
 	if w.threshold {
 		all = append(all, act{do: actStrict})
@@ -246,7 +246,7 @@ func disturbances(w *world, s *state) []act {
 		}
 	}
 	if w.scaler {
-		all = append(all, act{do: actAutoscale, number: w.replicas - 1}, act{do: actAutoscale, number: w.replicas + 1})
+		all = append(all, act{do: actAutoscale, number: w.replicas - 1}, act{do: actAutoscale, number: w.replicas + 1}, act{do: actRescale})
 	}
 	all = append(all, act{do: actDecide}, act{do: actUnhold}, act{do: actRestart}, act{do: actScale}, act{do: actScale, number: w.replicas - 1}, act{do: actScale, number: w.replicas + 1}, act{do: actApply, number: w.replicas + 1})
 	if s.added.exists {

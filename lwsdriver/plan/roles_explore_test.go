@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/autoscaler"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 	"github.com/lockstep-rollouts/lockstep/traffic"
@@ -71,6 +72,9 @@ type roleState struct {
 	second bool
 	// three: there is a third role, encode.
 	three bool
+	// autoscaled: an autoscaler scales role prefill. held is what its settings keep it from, and noted the hold in its note.
+	autoscaled  bool
+	held, noted autoscaler.Hold
 	// threshold: the policy tolerates a unit that is not ready. warmUp: it has a warm-up of every role.
 	threshold, warmUp bool
 	// net is the routing, nil without a traffic policy. objects are what the API server has, selectors those that the endpoints follow, and
@@ -128,6 +132,12 @@ func (s roleState) observe(next ...Intent) Observation {
 	o.Stable.Revision, o.Stable.Observed = s.template.String(), true
 	for i := range roleNames {
 		o.Stable.Observed = o.Stable.Observed && (s.lacks(s.template, i) || s.children[s.template][0][i].owned() || s.children[s.template][1][i].owned())
+	}
+	if s.autoscaled {
+		o.Autoscalers = []Autoscaler{{
+			Kind: "HorizontalPodAutoscaler", Name: "llm-prefill", Targets: true, Held: s.noted,
+			Directions: autoscaler.Directions{Up: s.held != autoscaler.HoldAll, Down: s.held == autoscaler.HoldNone},
+		}}
 	}
 	for r, m := range s.all() {
 		c := *s.at(r, m)
@@ -380,6 +390,10 @@ func (s roleState) write(action Action) (roleState, error) {
 	case LabelServing:
 		err := s.label(a)
 		return s, err
+	case HoldAutoscaler:
+		s.held, s.noted = a.Hold, a.Hold
+	case ReleaseAutoscaler:
+		s.held, s.noted = autoscaler.HoldNone, autoscaler.HoldNone
 	default:
 		return s, fmt.Errorf("%T is no write of a DisaggregatedSet", action)
 	}
@@ -1041,6 +1055,8 @@ func (s roleState) settled(o Observation, d Decision) string {
 	}
 	r, all := o.release(), int(s.wanted[0])*o.Slices
 	switch {
+	case s.noted != autoscaler.HoldNone && (r == nil || atRestIn(d.State) && !r.Phase.Unfinished()):
+		return fmt.Sprintf("rule 7: the autoscaler stays held in %s, %s: %s", d.State, d.Reason, d.Message)
 	case r == nil:
 	case d.State == pb.State_STATE_COMPLETED && (s.units(revisionOf(r.UpdateRevision)) < all || s.serving(revisionOf(r.UpdateRevision), -1)):
 		return "the release is complete, and the groups are not"
@@ -1146,6 +1162,7 @@ func TestExploreRoles(t *testing.T) {
 		{roleState{wanted: two{2, 2}, edits: 2, losses: 1, style: pb.Style_STYLE_PARTITION, unavailable: two{1, 1}}, 2, true},
 		{roleState{wanted: two{2, 2}, edits: 2, style: pb.Style_STYLE_PARTITION, surge: two{1, 1}}, 2, true},
 		{roleState{wanted: two{1, 2}, edits: 2, style: pb.Style_STYLE_PARTITION, surge: two{1, 2}}, 2, true},
+		{roleState{wanted: two{2, 2}, edits: 2, autoscaled: true, style: pb.Style_STYLE_PARTITION, surge: two{1, 1}}, 2, true},
 		{roleState{wanted: two{1, 2}, edits: 2, losses: 1, style: pb.Style_STYLE_BLUE_GREEN}, 2, true},
 		{roleState{wanted: two{1, 1}, edits: 2, losses: 1, slices: 2, style: pb.Style_STYLE_CANARY}, 2, true},
 		{roleState{wanted: two{1, 2}, edits: 2, losses: 1, second: true, style: pb.Style_STYLE_CANARY}, 2, true},

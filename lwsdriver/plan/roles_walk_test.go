@@ -12,6 +12,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/autoscaler"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
@@ -45,6 +46,7 @@ func parseRoles(world string) roleState {
 			s.scalers = many
 		}
 	}
+	s.autoscaled = l.has("autoscaled")
 	s = s.atRest().adopted()
 	if !l.has("unrouted") {
 		s.route()
@@ -74,7 +76,7 @@ func randomRoles(r *rand.Rand) string {
 	if r.IntN(3) == 0 {
 		world += " unrouted"
 	}
-	for _, property := range []string{" scaler", " second", " threshold", " warm-up"} {
+	for _, property := range []string{" scaler", " second", " threshold", " warm-up", " autoscaled"} {
 		if r.IntN(4) == 0 {
 			world += property
 		}
@@ -236,6 +238,8 @@ func (l *lateWrite) stale(before, after *roleState) bool {
 		return before.children != after.children
 	case SetTraffic:
 		return before.objects != after.objects
+	case HoldAutoscaler, ReleaseAutoscaler:
+		return before.held != after.held || before.noted != after.noted
 	default:
 		return before.record != after.record || before.template != after.template || before.wanted != after.wanted || before.slices != after.slices ||
 			before.unavailable != after.unavailable || before.surge != after.surge
@@ -253,7 +257,7 @@ var roleRefusals = [...]string{"nothing", "the set", "bounds", "children", "rout
 
 func roleRefusal(a Action) uint8 {
 	switch a.(type) {
-	case SetStable, RemoveRecord:
+	case SetStable, RemoveRecord, HoldAutoscaler, ReleaseAutoscaler:
 		return 1
 	case SetBounds, RemoveBounds:
 		return 2
@@ -338,6 +342,7 @@ func (s roleState) walkSteps() (all []roleStep) {
 		})
 		edit("another client removes the update from the bounds", func(b *Bounds) { b.Update, b.Units, b.Exact, b.Target = "", 0, nil, nil })
 	}
+	add("another client restores the autoscaler", func(n *roleState) { n.held = autoscaler.HoldNone })
 	if s.record != "" && !s.left {
 		add("another client deletes the record", func(n *roleState) {
 			n.record = ""

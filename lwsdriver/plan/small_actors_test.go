@@ -12,6 +12,7 @@ import (
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/autoscaler"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/simulate/native"
+	"github.com/lockstep-rollouts/lockstep/traffic"
 	"github.com/lockstep-rollouts/lockstep/traffic/model"
 )
 
@@ -68,6 +69,7 @@ const (
 	actScale       = "scale"
 	actAutoscale   = "autoscale"
 	actApply       = "apply"
+	actRescale     = "restore autoscaler"
 	actDecide      = "decide"
 	actLate        = "late write"
 	actScaleAdded  = "scale added"
@@ -88,6 +90,7 @@ const (
 	actPickerUp    = "picker up"
 	actRestart     = "restart driver"
 	actHeaders     = "header route"
+	actNoHeaders   = "no header route"
 	actDisown      = "disown"
 	actAdopt       = "adopt"
 	actPace        = "pace"
@@ -540,6 +543,8 @@ func (w *world) host(s *state, a act) (Decision, bool) {
 		i = Route{ReleaseID: releaseID, Mirror: ptr.To(50)}
 	case actHeaders:
 		i = Route{ReleaseID: releaseID, HeaderRoute: &testers}
+	case actNoHeaders:
+		i = Route{ReleaseID: releaseID, HeaderRoute: &traffic.HeaderRoute{Name: testers.Name}}
 	case actUndo:
 		i = Undo{Revision: a.revision.String()}
 	case actDisown:
@@ -650,6 +655,8 @@ func (w *world) disturb(s *state, a act) bool {
 			}
 			w.starts(s)
 		}
+	case actRescale: // another client restores its settings
+		s.held = autoscaler.HoldNone
 	case actApply: // a manifest with the user's own number of groups and pace, and without the hold
 		unheld := w.disturb(s, act{do: actUnhold})
 		return w.disturb(s, act{do: actScale, number: a.number}) || unheld

@@ -197,7 +197,7 @@ func (w *world) breach(before *state, a act, d Decision, after *state) string {
 			return text
 		}
 	case actLate: // what has changed since it was decided is for the next decision
-	case actReconcile, actRun, actEndpoints, actGateway, actBegin, actBatch, actWeight, actPromote, actRollBack, actForce, actHeaders, actDisown, actAdopt, actUndo, actMirror, actStrict:
+	case actReconcile, actRun, actEndpoints, actGateway, actBegin, actBatch, actWeight, actPromote, actRollBack, actForce, actHeaders, actNoHeaders, actDisown, actAdopt, actUndo, actMirror, actStrict:
 	default:
 		return ""
 	}

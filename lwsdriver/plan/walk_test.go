@@ -185,7 +185,7 @@ func (w *world) rest(s state) (end state, broken string) {
 // release is what a host does in a release that is promoted.
 var release = []string{actEdit, actBegin, actBatch, actWeight, actBatch, actWeight, actPromote}
 
-var hosting = []string{actBegin, actBatch, actWeight, actPromote, actRollBack, actForce, actHeaders, actMirror, actStrict, actDisown, actAdopt, actUndo, actEdit}
+var hosting = []string{actBegin, actBatch, actWeight, actPromote, actRollBack, actForce, actHeaders, actNoHeaders, actMirror, actStrict, actDisown, actAdopt, actUndo, actEdit}
 
 var byThemselves = []string{
 	actDrive, actReconcile, actRun, actEndpoints, actGateway, actDrain, actReady, actStop, actCaches, actWait, actWaitLong, actLate,
@@ -193,7 +193,7 @@ var byThemselves = []string{
 }
 
 var disturbing = []string{
-	actScale, actAutoscale, actApply, actDecide, actScaleAdded, actEditAdded, actDeleteAdded, actLose, actKill, actBreak, actRevert, actEndSplit, actUnhold,
+	actScale, actAutoscale, actRescale, actApply, actDecide, actScaleAdded, actEditAdded, actDeleteAdded, actLose, actKill, actBreak, actRevert, actEndSplit, actUnhold,
 	actLWSDown, actGatewayDown, actPickerDown, actRestart, actPace, actForget, actOldObject, actLabel, actUnserve, actRefuse,
 	actLoseWorker, actLoseNode, actEvict, actSilence, actFull, actUnscan,
 }
