@@ -39,9 +39,11 @@ func (o Observation) givesUp(g Group, n int) int {
 	return to - from
 }
 
-// brokenStable reports whether a group is not available, and is at the stable revision, missing, or about to be: Kubernetes deletes it.
+// brokenStable reports whether a group is not available, and is at the stable revision, missing, or about to be: Kubernetes deletes it. One that
+// LWS built from two revisions is not, if a restart repairs it.
 func (o Observation) brokenStable(g Group) bool {
-	return g.Index < o.Stable.Replicas && !g.isAvailable(o.Now, o.Policy.MinReady) &&
+	repairable := g.Reason == ReasonTwoRevisions && o.Stable.Revision == o.release().StableRevision && !restartsExhausted(g)
+	return g.Index < o.Stable.Replicas && !g.isAvailable(o.Now, o.Policy.MinReady) && !repairable &&
 		(g.Revision == "" || g.Terminating || g.atRevision(o.release().StableRevision))
 }
 
