@@ -120,8 +120,16 @@ func keepHistory(o Observation, d Decision) Decision {
 	return d
 }
 
-// recordsOutcome reports whether the release is over except for its outcome in the history.
-func (o Observation) recordsOutcome() bool { return reconcile(o).Reason == ReasonRecording }
+// isEnding reports whether the release is over except for what ends by itself: its outcome in the history, and the time of autoscalers that it held.
+func (o Observation) isEnding() bool {
+	switch reconcile(o).Reason {
+	case ReasonRecording:
+		return true
+	case ReasonAutoscalerLingers, ReasonReleasingAutoscaler:
+		return o.release() != nil && o.Refused == nil
+	}
+	return false
+}
 
 // nextOutcome returns the first entry whose outcome has changed, or nil.
 func nextOutcome(o Observation, state pb.State) *Entry {

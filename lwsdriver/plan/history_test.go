@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/autoscaler"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
@@ -64,6 +65,15 @@ func TestReleaseEndsWithOutcome(t *testing.T) {
 		}
 		o.HistoryUnread, o.History[1].Outcome = false, Promoted
 		assert.NoError(t, refusal(o, intent), "%s after the outcome was saved", name)
+		// Nor while an autoscaler, once its hold is removed, would remove groups to which requests have just returned.
+		o.Autoscalers = []Autoscaler{{Kind: "HorizontalPodAutoscaler", Name: "vllm", Targets: true, Limited: true, Held: autoscaler.HoldDown}}
+		for _, is := range []string{ReasonAutoscalerLingers, ReasonReleasingAutoscaler} {
+			require.Equal(t, is, reconcile(o).Reason)
+			assert.Equal(t, pb.ErrorReason_ERROR_REASON_RELEASE_IN_PROGRESS, drivererr.Reason(refusal(o, intent)), "%s while %s", name, is)
+			o.Now = o.Now.Add(loadReturns)
+		}
+		o.Refused = &drivererr.Problem{Reason: pb.ErrorReason_ERROR_REASON_REJECTED, Message: "forbidden"}
+		assert.NoError(t, refusal(o, intent), "%s while the autoscaler can't be restored", name)
 	}
 }
 

@@ -148,9 +148,9 @@ func (d Disown) decide(o Observation) (Decision, error) {
 	if err := checkTemplateRevision(o, d.Revision); err != nil {
 		return Decision{}, err
 	}
-	// Without its record an outcome would never reach the history.
-	if InFlight(o) && !o.mayGiveUp() || o.recordsOutcome() {
-		return Decision{}, inProgress(o, "release %q of %s is not over: promote it or roll it back first", o.release().ID, o.objectName())
+	// Without its record an outcome would never reach the history, and an autoscaler would remove groups at once.
+	if InFlight(o) && !o.mayGiveUp() || o.isEnding() {
+		return Decision{}, inProgress(o, "release %q of %s is not over: wait for it, promote it or roll it back first", o.release().ID, o.objectName())
 	}
 	if b := o.Bounds; o.release() == nil && b != nil && b.Routes != "" && o.trafficDrifted() { // they alone name the routes
 		return Decision{}, drivererr.WithMetadata(drivererr.New(pb.ErrorReason_ERROR_REASON_RELEASE_IN_PROGRESS,

@@ -85,7 +85,7 @@ func (b Begin) alreadyBegun(o Observation) (bool, error) {
 			return false, err
 		}
 		// The record of the last release is overwritten, so its effects and its outcome have to be done.
-		if InFlight(o) || o.recordsOutcome() {
+		if InFlight(o) || o.isEnding() {
 			return false, inProgress(o,
 				"release %q of %q holds %s: wait for it, promote it or roll it back", r.ID, r.Owner, o.objectName())
 		}
