@@ -154,6 +154,8 @@ func (o Observation) outcomeOf(e Entry, state pb.State) Outcome {
 	switch {
 	case r == nil || r.ID != e.Release:
 		return e.Outcome
+	case r.UpdateRevision != e.Revision && r.StableRevision == e.Revision:
+		return Promoted // every group ran it when a newer template replaced it
 	case r.UpdateRevision != e.Revision:
 		if e.Outcome == "" {
 			return RolledBack // a newer template replaced it in mid-release
