@@ -516,7 +516,9 @@ func runs() (all []config) {
 			}
 			if style == pb.Style_STYLE_BLUE_GREEN {
 				c.replicas, c.adopt, c.scaler, c.delay, c.disown = 2, true, false, true, routed
-				c.two = routed
+				if c.two = routed; !routed {
+					c.replicas = 1 // without it no group serves
+				}
 				all = append(all, c)
 			}
 		}

@@ -362,16 +362,15 @@ func limitRemoval(o Observation, action Action) *Decision {
 	if i < 0 || o.forced() || !standsIn || o.Added[i].servingGroups(o.Added[i].Replicas) == 0 {
 		return nil
 	}
-	n := o.neededGroups()
+	needed, serving := o.neededGroups(), 0
 	// Until LWS has observed the spec, it may remove the groups that serve.
 	if o.Stable.Observed {
-		serving := o.Stable.servingGroups(o.Stable.Replicas)
+		serving = o.Stable.servingGroups(o.Stable.Replicas)
 		if o.hasRoles() {
 			serving = min(serving, o.stayingUnits()) // the others are ready until LWS removes them
 		}
-		n -= serving
 	}
-	if n <= o.mayLack() {
+	if (serving > 0 || needed == 0) && needed-serving <= o.mayLack() {
 		return nil
 	}
 	d := &Decision{

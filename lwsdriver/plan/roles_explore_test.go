@@ -823,6 +823,8 @@ func (s roleState) breach(o Observation, step roleStep) string {
 		switch {
 		case broken != "":
 			return broken
+		case s.net == nil && !shifts && !s.forced() && update != 0 && b.Stable == before.Stable && b.Units == 0 && before.Units > 0 && s.wanted[0] > 0 && s.units(stable) == 0 && s.units(update) > 0:
+			return "rule 5: the units of the update go, which alone serve"
 		case b.Stable != before.Stable && !s.promoted:
 			return "the stable revision changes without a promotion"
 		case b.Stable == before.Stable && lowers && phase != record.HandingOver && !shifts:

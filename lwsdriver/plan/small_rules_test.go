@@ -366,6 +366,9 @@ func (w *world) breachOfDriver(before *state, d Decision, after *state) string {
 			}
 		}
 	case DeleteCanary, RemoveFinalizer:
+		if w.adopt && w.serves(&before.added) && before.own.ready() == 0 && before.own.replicas > 0 && !w.forced(before) {
+			return fmt.Sprintf("rule 5: %s, which alone serves", a)
+		}
 		if n := w.requests(&before.added); n > 0 {
 			return fmt.Sprintf("rule 3: %s, and %d of its groups have requests", a, n)
 		}
