@@ -77,7 +77,7 @@ func countInFlight(o Observation, d Decision) Decision {
 func (o Observation) startedGroups(a Action) int {
 	switch a := a.(type) {
 	case CreateCanary:
-		return a.Replicas
+		return o.groupsOfUnits(a.Revision, a.Replicas)
 	case ScaleCanary:
 		c := o.canary()
 		return max(o.groupsOfUnits(c.Carries, a.Replicas)-o.groupsOfUnits(c.Carries, c.Replicas), 0)

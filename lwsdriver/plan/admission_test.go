@@ -69,4 +69,10 @@ func TestAdmissionOfRoles(t *testing.T) {
 			t.Errorf("room for %d: %v, %d in flight, starts %d: %s", tt.room, d.Action, d.InFlight, d.Starts, d.Reason)
 		}
 	}
+	// So they do in the first batch, which the bounds do not have yet.
+	o = rolesObservation(0, 0)
+	rec.Release.Target = &record.Target{Groups: "100%", At: noon}
+	o.Record = &rec
+	d := reconcile(Judge(o))
+	assert.Equal(t, 6, d.Starts, "%v", d.Action)
 }
