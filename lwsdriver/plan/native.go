@@ -48,7 +48,7 @@ func promote(o Observation, s Progress) Decision {
 	}
 	// All requests are with the second set until the user's own groups are updated, so the second set follows a scale-up.
 	c, n := o.canary(), o.batchReplicas()
-	if o.requestsSwitched() && o.switchesSets() && c != nil && !c.Deleting && c.Replicas < n {
+	if o.requestsSwitched() && o.Traffic.Facts().Isolated && o.switchesSets() && c != nil && !c.Deleting && c.Replicas < n {
 		return scaleAdded(*c, n, c.Target)
 	}
 	return roll(o, s, nativeRoll{
