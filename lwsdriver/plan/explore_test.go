@@ -252,6 +252,9 @@ func disturbances(w *world, s *state) []act {
 	if s.added.exists {
 		all = append(all, act{do: actScaleAdded}, act{do: actScaleAdded, number: w.replicas}, act{do: actEditAdded}, act{do: actDeleteAdded})
 	}
+	if w.inPlace() {
+		all = append(all, act{do: actRestoreSet})
+	}
 	down := func(is bool, down, up string) {
 		if is {
 			down = up

@@ -151,7 +151,7 @@ func checkDeletion(o Observation) error {
 			return errors.New("canary groups are deleted while the stable workload rolls")
 		}
 	case record.Progressing:
-		if c != nil && !c.Deleting && r.UpdateRevision == o.Stable.Revision && len(o.Added) == 1 {
+		if !o.inPlace() && c != nil && !c.Deleting && r.UpdateRevision == o.Stable.Revision && len(o.Added) == 1 {
 			return errors.New("canary groups are deleted in mid-release")
 		}
 	default:

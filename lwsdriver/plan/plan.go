@@ -357,8 +357,11 @@ func deleteAdded(o Observation, w Workload, reason string) Decision {
 	namesRoutes := o.Traffic != nil && o.release() == nil
 	hasGroups := w.existingGroups() > 0
 	moveRequests := awaitWithdrawn
-	if namesRoutes && w.Deleting && !hasGroups {
+	switch {
+	case namesRoutes && w.Deleting && !hasGroups:
 		moveRequests = restoreTraffic
+	case o.inPlace(): // another client has restored it, and the requests are with groups of the workload
+		moveRequests = awaitWithdrawnInPlace
 	}
 	if d := moveRequests(o); d != nil {
 		return *d

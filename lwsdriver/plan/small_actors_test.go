@@ -70,6 +70,7 @@ const (
 	actAutoscale   = "autoscale"
 	actApply       = "apply"
 	actRescale     = "restore autoscaler"
+	actRestoreSet  = "restore canary"
 	actDecide      = "decide"
 	actLate        = "late write"
 	actScaleAdded  = "scale added"
@@ -654,6 +655,11 @@ func (w *world) disturb(s *state, a act) bool {
 				s.wanted = s.own.replicas
 			}
 			w.starts(s)
+		}
+	case actRestoreSet: // a backup has one of an earlier release with the same template
+		if r := w.release(s); r != nil && !s.added.exists && !s.over && !s.succeeded {
+			update := revisionOf(r.UpdateRevision)
+			s.added = lwset{exists: update != 0, finalizer: true, template: update, made: update, carries: update, replicas: 1, rolling: w.rolling(record.Native(record.Hold()))}
 		}
 	case actRescale: // another client restores its settings
 		s.held = autoscaler.HoldNone

@@ -369,10 +369,10 @@ func (w *world) breachOfDriver(before *state, d Decision, after *state) string {
 		if w.adopt && w.serves(&before.added) && before.own.ready() == 0 && before.own.replicas > 0 && !w.forced(before) {
 			return fmt.Sprintf("rule 5: %s, which alone serves", a)
 		}
-		if n := w.requests(&before.added); n > 0 {
+		if n := w.requests(&before.added); n > 0 && !w.inPlace() { // no release in place sends any to it
 			return fmt.Sprintf("rule 3: %s, and %d of its groups have requests", a, n)
 		}
-		if p == record.Progressing && before.added.carries == before.own.template && !before.added.deleting && before.own.template == revisionOf(w.release(before).UpdateRevision) {
+		if !w.inPlace() && p == record.Progressing && before.added.carries == before.own.template && !before.added.deleting && before.own.template == revisionOf(w.release(before).UpdateRevision) {
 			return fmt.Sprintf("rule 4: %s in mid-release", a)
 		}
 	}
@@ -656,7 +656,8 @@ func (w *world) unheld(s *state) bool {
 	case r.Phase == record.Progressing:
 		return !record.SameRolling(is, record.Hold())
 	case r.Phase == record.RollingBack:
-		return s.own.template != revisionOf(r.StableRevision) && s.own.leaders.exists && !isHold(is)
+		// From none LeaderWorkerSet starts the template in the spec, whatever the hold.
+		return s.own.template != revisionOf(r.StableRevision) && s.own.leaders.exists && s.own.existing() > 0 && !isHold(is)
 	}
 	return false
 }

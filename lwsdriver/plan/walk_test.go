@@ -193,7 +193,7 @@ var byThemselves = []string{
 }
 
 var disturbing = []string{
-	actScale, actAutoscale, actRescale, actApply, actDecide, actScaleAdded, actEditAdded, actDeleteAdded, actLose, actKill, actBreak, actRevert, actEndSplit, actUnhold,
+	actScale, actAutoscale, actRescale, actRestoreSet, actApply, actDecide, actScaleAdded, actEditAdded, actDeleteAdded, actLose, actKill, actBreak, actRevert, actEndSplit, actUnhold,
 	actLWSDown, actGatewayDown, actPickerDown, actRestart, actPace, actForget, actOldObject, actLabel, actUnserve, actRefuse,
 	actLoseWorker, actLoseNode, actEvict, actSilence, actFull, actUnscan,
 }
