@@ -120,7 +120,7 @@ func (o Observation) restartsInVain(offRevision []Group) bool {
 // restoresTemplate reports whether the driver may restore the stable template: the one in the spec is the release's own.
 func (o Observation) restoresTemplate() bool {
 	r := o.release()
-	return o.Stable.Revision == r.UpdateRevision && r.StableTemplate != nil
+	return r.UpdateRevision != "" && o.Stable.Revision == r.UpdateRevision && r.StableTemplate != nil
 }
 
 // mayGiveUp reports whether a rollback that restarts do not complete may end by Disown: nothing but its groups is left of the release.
