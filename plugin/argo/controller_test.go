@@ -349,6 +349,32 @@ func TestControllerConfirms(t *testing.T) {
 	assert.True(t, !sure && err == nil, "it is gone: %t, %v", sure, err)
 }
 
+// The Controller says that an abort came too late, and does not call again and again.
+func TestControllerReportsALateAbort(t *testing.T) {
+	t.Parallel()
+	h := newFixture(t)
+	h.fake.OnFinalize = func(pb.FinalizeIntent, *pb.BatchContext) error {
+		return drivererr.New(pb.ErrorReason_ERROR_REASON_RELEASE_FINALIZED, "the release is promoted")
+	}
+	h.fake.SetWorkload("ns", "w", 4, "t1")
+	h.begin("w", "x.1.h.t1.1", "argo-rollouts/ns/a")
+	h.fake.Set("ns", "w", func(c *pb.BatchContext) {
+		c.State, c.Intent = pb.State_STATE_PROMOTING, pb.FinalizeIntent_FINALIZE_INTENT_PROMOTE
+	})
+	h.create("a", "{workload: w}", time.Now())
+	h.edit("a", func(ro map[string]any) {
+		_ = unstructured.SetNestedField(ro, true, "status", "abort")
+		_ = unstructured.SetNestedField(ro, "h2", "status", "currentPodHash")
+	})
+	h.createReplicaSet("h2", "a-"+uid, "", time.Now())
+	h.controller.init()
+	ro := h.read("a")
+	require.NoError(t, h.controller.rollouts.GetIndexer().Add(judged{Rollout: ro}))
+	again, err := h.controller.reconcileRollout(t.Context(), keyOf(ro))
+	require.NoError(t, err)
+	assert.True(t, again == requeueBlocked && h.warnings.have("a NotDone the Rollout was aborted: "), "again in %v; %q", again, h.warnings.all)
+}
+
 func TestControllerRival(t *testing.T) {
 	t.Parallel()
 	h := newFixture(t)

@@ -110,7 +110,11 @@ func ReconcileEndNow(ctx context.Context, t Target) (*pb.BatchContext, error) {
 		pause := 20 * time.Millisecond
 		switch m := t.ReconcileEnd(c); {
 		case m.Outcome != converge.Wait:
-			if _, err = t.Call(ctx, m.Request); err != nil && !converge.Outdated(err) {
+			_, err = t.Call(ctx, m.Request)
+			switch finalized := plugin.Reason(err) == pb.ErrorReason_ERROR_REASON_RELEASE_FINALIZED; {
+			case finalized && t.Facts.Abort:
+				return t.Look(ctx) // a promotion that can't be taken back: Argo is to go on to Abort, which says it
+			case finalized, err != nil && !converge.Outdated(err):
 				return c, err
 			}
 		case t.pending(c):

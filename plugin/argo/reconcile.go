@@ -82,8 +82,13 @@ func (c *Controller) reconcileRollout(ctx context.Context, key types.NamespacedN
 	} else {
 		_, err = t.Call(ctx, m.Request)
 	}
-	if err != nil && !isTransient(err) {
-		c.warn(ro, "NotDone", fmt.Sprintf("%s: %s", m.Why, status.Convert(err).Message()))
+	notDone := fmt.Sprintf("%s: %s", m.Why, status.Convert(err).Message())
+	switch {
+	case plugin.Reason(err) == pb.ErrorReason_ERROR_REASON_RELEASE_FINALIZED:
+		c.warnOnce(ro, "NotDone", notDone)
+		return requeueBlocked, nil // at the next change of the release
+	case err != nil && !isTransient(err):
+		c.warn(ro, "NotDone", notDone)
 	}
 	return requeueSoon, err // there may be a next action
 }

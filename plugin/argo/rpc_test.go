@@ -22,6 +22,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/lockstep-rollouts/lockstep/plugin"
+	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
 	"github.com/lockstep-rollouts/lockstep/plugin/plugintest"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
@@ -161,6 +162,35 @@ func TestMistakesInMidRelease(t *testing.T) {
 			}
 		})
 	}
+}
+
+// An abort after the groups were promoted has no effect. The driver refuses it once, Argo aborts the step, and the step says why.
+func TestAbortAfterThePromotion(t *testing.T) {
+	t.Parallel()
+	b := newRPCFixture(t)
+	b.fake.OnFinalize = func(intent pb.FinalizeIntent, c *pb.BatchContext) error {
+		if intent == pb.FinalizeIntent_FINALIZE_INTENT_ROLLBACK {
+			return drivererr.New(pb.ErrorReason_ERROR_REASON_RELEASE_FINALIZED, "release is promoted: revision t2 serves")
+		}
+		c.State = pb.State_STATE_PROMOTING
+		return nil
+	}
+	b.edited()
+	b.run(b.rollout(0, quarters...), types.PhaseSuccessful)
+	_, err := b.driver.Finalize(t.Context(), &pb.FinalizeRequest{
+		Workload: b.context().GetWorkload(), ReleaseId: b.context().GetReleaseId(), UpdateRevision: "t2", Intent: pb.FinalizeIntent_FINALIZE_INTENT_PROMOTE,
+	})
+	require.NoError(t, err)
+	ro := b.rollout(2, quarters...)
+	ro.Status.Abort = true
+	before := len(b.fake.Calls())
+	router := &Plugin{Driver: b.driver, Logger: slog.New(slog.DiscardHandler), Context: t.Context()}
+	if err := router.RemoveManagedRoutes(ro); err.HasError() || len(b.fake.Calls())-before > 3 {
+		t.Errorf("Argo does not get to abort the step: %v, after %d calls", err, len(b.fake.Calls())-before)
+	}
+	got, failure := b.step.Abort(ro, &types.RpcStepContext{PluginName: PluginName})
+	require.False(t, failure.HasError(), failure)
+	assert.True(t, got.Phase == types.PhaseFailed && strings.Contains(got.Message, "is promoted already"), "got %+v", got)
 }
 
 // A retry whose first call failed, or came within the backoff of its step, has the status of the aborted attempt without the time of the abort.

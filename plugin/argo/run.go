@@ -145,7 +145,8 @@ func (r *run) failed(err error, out *Outcome) (final bool, unresolved error) {
 		out.Message = fmt.Sprintf("the driver does not answer, the step continues when it does (%s)", out.Message)
 	}
 	if converge.Retryable(err) || converge.Outdated(err) {
-		return false, nil
+		// The end of a release that can't be ended otherwise takes a while.
+		return plugin.Reason(err) == pb.ErrorReason_ERROR_REASON_RELEASE_FINALIZED, nil
 	}
 	switch plugin.Reason(err) { // After all others, once a user has resolved them, the step continues.
 	case pb.ErrorReason_ERROR_REASON_INVALID_REQUEST, pb.ErrorReason_ERROR_REASON_UNSUPPORTED,

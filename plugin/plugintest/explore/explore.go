@@ -81,7 +81,10 @@ func (d *Driver) Call(request proto.Message, justify func(what, revision string)
 		}
 	case *pb.FinalizeRequest:
 		promotes := r.GetIntent() == pb.FinalizeIntent_FINALIZE_INTENT_PROMOTE
-		if promotes && (r.GetUpdateRevision() != d.Update || d.Update != d.Template) {
+		switch {
+		case promotes && d.State == pb.State_STATE_ROLLING_BACK, !promotes && d.promoted():
+			return nil, drivererr.New(pb.ErrorReason_ERROR_REASON_RELEASE_FINALIZED, "the other end was requested")
+		case promotes && (r.GetUpdateRevision() != d.Update || d.Update != d.Template):
 			return nil, changed
 		}
 		if d.Intent, d.State = r.GetIntent(), pb.State_STATE_ROLLING_BACK; promotes {
@@ -101,6 +104,11 @@ func (d *Driver) Call(request proto.Message, justify func(what, revision string)
 
 var changed = drivererr.New(pb.ErrorReason_ERROR_REASON_REVISION_CHANGED, "another template")
 
+// promoted reports whether all groups are updated, so that a promotion that has not ended can't be taken back.
+func (d *Driver) promoted() bool {
+	return d.State == pb.State_STATE_PROMOTING && d.Serving == d.Update
+}
+
 // InFlight reports whether a release is in flight.
 func (d *Driver) InFlight() bool { return plugin.InFlight(d.Context()) }
 
@@ -108,15 +116,17 @@ func (d *Driver) InFlight() bool { return plugin.InFlight(d.Context()) }
 func (d *Driver) Work() {
 	switch {
 	case d.Release == "":
-	case d.InFlight() && d.Template != d.Update && d.State != pb.State_STATE_ROLLING_BACK:
+	case d.InFlight() && d.Template != d.Update && d.State != pb.State_STATE_ROLLING_BACK && !d.promoted():
 		d.Update, d.Intent, d.State, d.Planned = d.Template, 0, pb.State_STATE_HOLDING, 0 // it starts over
 		if d.Template == d.Stable {
 			d.State = pb.State_STATE_ROLLING_BACK
 		}
 	case d.State == pb.State_STATE_UPGRADING:
 		d.State = pb.State_STATE_READY
+	case d.State == pb.State_STATE_PROMOTING && !d.promoted():
+		d.Serving = d.Update
 	case d.State == pb.State_STATE_PROMOTING:
-		d.State, d.Serving, d.Planned = pb.State_STATE_COMPLETED, d.Update, 0
+		d.State, d.Planned = pb.State_STATE_COMPLETED, 0
 	case d.State == pb.State_STATE_ROLLING_BACK:
 		d.State, d.Planned = pb.State_STATE_ROLLED_BACK, 0
 	}
