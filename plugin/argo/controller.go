@@ -5,8 +5,11 @@ package argo
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
+	"net"
+	"net/http"
 	"slices"
 	"sync"
 	"time"
@@ -21,10 +24,12 @@ import (
 	"k8s.io/client-go/tools/events"
 	"k8s.io/client-go/util/workqueue"
 
+	"github.com/lockstep-rollouts/lockstep/plugin"
 	"github.com/lockstep-rollouts/lockstep/plugin/converge"
 	"github.com/lockstep-rollouts/lockstep/plugin/host"
 	"github.com/lockstep-rollouts/lockstep/plugin/informer"
 	"github.com/lockstep-rollouts/lockstep/plugin/informer/guard"
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
 const (
@@ -32,8 +37,8 @@ const (
 	requeueSoon = time.Second
 	// requeueBlocked is when an action is tried again that a person must unblock.
 	requeueBlocked = 30 * time.Second
-	// requeueAbsent is when a workload that does not exist is looked for again: no informer of workloads reports its creation.
-	requeueAbsent = 2 * time.Second
+	// maxBackoff is the longest pause between tries. No informer of workloads reports that one was created.
+	maxBackoff = 10 * time.Second
 )
 
 // Controller does for Rollouts and their workloads what Argo asks no plugin for. It holds the workload of a Rollout from
@@ -111,7 +116,7 @@ func (c *Controller) init() {
 	c.setup.Do(func() {
 		c.known = map[types.UID]*remembered{}
 		c.queue = workqueue.NewTypedRateLimitingQueue(
-			workqueue.NewTypedItemExponentialFailureRateLimiter[item](200*time.Millisecond, requeueBlocked))
+			workqueue.NewTypedItemExponentialFailureRateLimiter[item](200*time.Millisecond, maxBackoff))
 		c.rollouts = newRolloutInformer(c.Client, c.Namespace)
 	})
 }
@@ -242,7 +247,7 @@ func (c *Controller) work(ctx context.Context) bool {
 		c.queue.Forget(i)
 		c.queue.AddAfter(i, after)
 	case ctx.Err() != nil:
-	case isTransient(err):
+	case isTransient(err), plugin.Reason(err) == pb.ErrorReason_ERROR_REASON_WORKLOAD_NOT_FOUND:
 		c.queue.AddRateLimited(i)
 	default:
 		c.Logger.Warn("reconcile", "item", i.String(), "workload", i.workload, "error", err)
@@ -253,7 +258,13 @@ func (c *Controller) work(ctx context.Context) bool {
 
 // isTransient reports whether an error is gone, or another one, when the item is reconciled again.
 func isTransient(err error) bool {
-	return converge.Retryable(err) || converge.Outdated(err) || apierrors.IsConflict(err)
+	var answer apierrors.APIStatus
+	if errors.As(err, &answer) { // of the API server
+		code := answer.Status().Code
+		return code == http.StatusConflict || code == http.StatusTooManyRequests || code >= http.StatusInternalServerError
+	}
+	var network net.Error
+	return errors.As(err, &network) || converge.Retryable(err) || converge.Outdated(err)
 }
 
 // warnOnce warns about a Rollout, unless that was the last warning with this reason.

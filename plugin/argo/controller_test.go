@@ -6,11 +6,15 @@ package argo
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"log/slog"
+	"net"
+	"net/url"
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -19,6 +23,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"google.golang.org/protobuf/proto"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -347,6 +352,72 @@ func TestControllerConfirms(t *testing.T) {
 	h.delete("a")
 	sure, err = h.controller.confirmed(t.Context(), ro, m)
 	assert.True(t, !sure && err == nil, "it is gone: %t, %v", sure, err)
+}
+
+// A Rollout whose workload does not exist, or is not shown to it, says so. The driver is asked less and less often, until it answers.
+func TestControllerReportsAnUnreadWorkload(t *testing.T) {
+	t.Parallel()
+	for says, reason := range map[string]pb.ErrorReason{
+		"there is no LeaderWorkerSet ns/w": pb.ErrorReason_ERROR_REASON_WORKLOAD_NOT_FOUND,
+		"it lacks drive/get":               pb.ErrorReason_ERROR_REASON_PERMISSION_DENIED,
+	} {
+		t.Run(says, func(t *testing.T) {
+			t.Parallel()
+			h := newFixture(t)
+			shown := false
+			h.fake.OnCalculate = func() error {
+				if shown {
+					return nil
+				}
+				return drivererr.New(reason, "%s", says)
+			}
+			h.fake.SetWorkload("ns", "w", 4, "t1")
+			h.create("a", "{workload: w}", time.Now())
+			h.controller.init()
+			require.NoError(t, h.controller.rollouts.GetIndexer().Add(judged{Rollout: h.read("a")}))
+			i := item{NamespacedName: keyOf(h.read("a"))}
+			const event = "a WorkloadUnread this Rollout neither holds nor releases LeaderWorkerSet w: "
+			for n := range 10 {
+				h.controller.queue.Add(i)
+				h.controller.work(t.Context())
+				if reason == pb.ErrorReason_ERROR_REASON_WORKLOAD_NOT_FOUND {
+					assert.Equal(t, n+1, h.controller.queue.NumRequeues(i), "tries that lengthen the pause")
+				}
+			}
+			count := func() int {
+				return len(slices.DeleteFunc(slices.Clone(h.warnings.all), func(s string) bool { return !strings.HasPrefix(s, event) || !strings.Contains(s, says) }))
+			}
+			assert.Equal(t, 1, count(), "%q", h.warnings.all)
+			for _, shown = range []bool{true, false} {
+				h.controller.queue.Add(i)
+				h.controller.work(t.Context())
+			}
+			assert.Equal(t, 2, count(), "%q", h.warnings.all)
+		})
+	}
+}
+
+// What the API server can't do now is done again without a user. What it refuses needs one.
+func TestTransientErrors(t *testing.T) {
+	t.Parallel()
+	resource := rolloutResource.GroupResource()
+	for _, test := range []struct {
+		err  error
+		want bool
+	}{
+		{apierrors.NewTooManyRequests("later", 1), true},
+		{apierrors.NewServiceUnavailable("starting"), true},
+		{apierrors.NewInternalError(errors.New("etcd")), true},
+		{apierrors.NewTimeoutError("slow", 1), true},
+		{apierrors.NewConflict(resource, "a", nil), true},
+		{&url.Error{Op: "Get", Err: &net.OpError{Op: "dial", Err: syscall.ECONNREFUSED}}, true},
+		{drivererr.New(pb.ErrorReason_ERROR_REASON_API_UNAVAILABLE, "away"), true},
+		{apierrors.NewForbidden(resource, "a", errors.New("no role")), false},
+		{drivererr.New(pb.ErrorReason_ERROR_REASON_PERMISSION_DENIED, "no role"), false},
+		{errors.New("a defect"), false},
+	} {
+		assert.Equal(t, test.want, isTransient(fmt.Errorf("get Rollout a: %w", test.err)), "%v", test.err)
+	}
 }
 
 // The Controller says that an abort came too late, and does not call again and again.

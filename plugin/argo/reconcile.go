@@ -24,6 +24,9 @@ import (
 // fieldManager names the Controller in managed fields.
 const fieldManager = "lockstep-argo"
 
+// reasonUnread is the reason of the event on a Rollout whose workload the driver does not show.
+const reasonUnread = "WorkloadUnread"
+
 // reconcileRollout performs the next action for a Rollout. It returns when to reconcile it again without an event.
 func (c *Controller) reconcileRollout(ctx context.Context, key types.NamespacedName) (time.Duration, error) {
 	ro := c.get(key)
@@ -58,12 +61,13 @@ func (c *Controller) reconcileRollout(ctx context.Context, key types.NamespacedN
 	}
 	t := NewTarget(c.Driver, f, config)
 	observed, err := c.lookBesideRivals(ctx, ro, &t)
-	if plugin.Reason(err) == pb.ErrorReason_ERROR_REASON_WORKLOAD_NOT_FOUND {
-		return requeueAbsent, nil
+	if err != nil && !isTransient(err) {
+		c.warnOnce(ro, reasonUnread, fmt.Sprintf("this Rollout neither holds nor releases %s: %s", plugin.ObjectOf(t.Ref), status.Convert(err).Message()))
 	}
 	if err != nil {
 		return 0, err
 	}
+	c.remember(ro.UID, func(m *remembered) { delete(m.warned, reasonUnread) })
 	m := planMove(t, observed)
 	if m.Outcome == converge.Wait && m.annotate == nil {
 		if why := t.heldFor(observed); why != "" {
