@@ -145,6 +145,10 @@ func TestMistakesInMidRelease(t *testing.T) {
 			ro.Spec.Strategy.Canary.Steps[2].Plugin.Config = json.RawMessage(`{"promot":true}`)
 			ro.Status.CurrentStepIndex, ro.Status.Canary.StepPluginStatuses = ptr.To[int32](0), nil // Argo starts at the first step
 		},
+		"the release has no policy.traffic": func(ro *v1alpha1.Rollout) {
+			ro.Spec.Strategy.Canary.TrafficRouting.Plugins[PluginName] = json.RawMessage(`{"workload":"w","style":"Partition","traffic":{"stableService":"s","httpRoutes":["r"]}}`)
+			ro.Spec.Strategy.Canary.Steps[1].Plugin.Config = json.RawMessage(`{"weight":25}`)
+		},
 	} {
 		t.Run(says, func(t *testing.T) {
 			t.Parallel()

@@ -148,9 +148,10 @@ func (r *run) failed(err error, out *Outcome) (final bool, unresolved error) {
 		// The end of a release that can't be ended otherwise takes a while.
 		return plugin.Reason(err) == pb.ErrorReason_ERROR_REASON_RELEASE_FINALIZED, nil
 	}
-	switch plugin.Reason(err) { // After all others, once a user has resolved them, the step continues.
-	case pb.ErrorReason_ERROR_REASON_INVALID_REQUEST, pb.ErrorReason_ERROR_REASON_UNSUPPORTED,
-		pb.ErrorReason_ERROR_REASON_WORKLOAD_NOT_FOUND, pb.ErrorReason_ERROR_REASON_RELEASE_IN_PROGRESS:
+	begun := out.Release != ""
+	switch reason := plugin.Reason(err); { // After all others, once a user has resolved them, the step continues.
+	case reason == pb.ErrorReason_ERROR_REASON_WORKLOAD_NOT_FOUND, reason == pb.ErrorReason_ERROR_REASON_RELEASE_IN_PROGRESS,
+		!begun && (reason == pb.ErrorReason_ERROR_REASON_INVALID_REQUEST || reason == pb.ErrorReason_ERROR_REASON_UNSUPPORTED):
 		out.Done = converge.Failed
 		return true, nil
 	default:
