@@ -93,6 +93,9 @@ func (q *Queue[T]) popWhere(may func(group string) bool) (item T, group string, 
 // Slots is a semaphore. Who waits gets a slot in the order of a [Queue]. A group gets none while it has more than are free, so that a few
 // with long work leave some to others.
 type Slots struct {
+	// OneForEach gives each group a slot even if none is free. It is set before the first is acquired.
+	OneForEach bool
+
 	mu    sync.Mutex
 	free  int
 	held  map[string]int // by group
@@ -140,7 +143,9 @@ func (s *Slots) Release(group string) {
 // serve gives the free slots to those who wait. The lock is held.
 func (s *Slots) serve() {
 	for {
-		got, group, ok := s.queue.popWhere(func(g string) bool { return s.free > 0 && s.held[g] <= s.free })
+		got, group, ok := s.queue.popWhere(func(g string) bool {
+			return s.free > 0 && s.held[g] <= s.free || s.OneForEach && s.held[g] == 0
+		})
 		if !ok {
 			return
 		}

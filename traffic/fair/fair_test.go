@@ -85,3 +85,24 @@ func TestGroupsLeaveSlots(t *testing.T) {
 		assert.True(t, s.held["a"] >= held && s.free != 0, "held %v, free %d", s.held, s.free)
 	})
 }
+
+// However many groups keep all slots, each other one gets one, if it may.
+func TestOneForEachGroup(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := NewSlots(16)
+		for _, group := range []string{"a", "b", "c", "d", "e", "f"} { // each takes half of what is free
+			for range 16 {
+				go s.Acquire(t.Context(), group)
+			}
+			synctest.Wait()
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+		defer cancel()
+		assert.False(t, s.Acquire(ctx, "quiet"), "a slot although none is free")
+		s.OneForEach = true
+		ctx, cancel = context.WithTimeout(t.Context(), time.Hour)
+		defer cancel()
+		assert.True(t, s.Acquire(ctx, "quiet"), "no slot")
+		assert.False(t, s.Acquire(ctx, "quiet"), "a second slot although none is free")
+	})
+}

@@ -21,7 +21,8 @@ import (
 // so that long warm-ups delay neither a drain nor another release.
 const perOwner = 16
 
-// perProcess bounds both kinds of requests once more, over all owners: each takes a connection and its buffers.
+// perProcess bounds both kinds of requests once more, over all owners: each takes a connection and its buffers. A namespace without a warm-up
+// request gets one in any case: those of others may take an hour.
 const perProcess = 128
 
 // Leader is a leader pod.
@@ -119,10 +120,12 @@ func New(c Config) *Prober {
 		c.Transport = newTransport()
 	}
 	ctx, stop := context.WithCancel(context.Background())
-	return &Prober{
+	p := &Prober{
 		client: newClient(c.Transport), log: c.Log, changed: c.Changed, hostNetwork: c.HostNetwork,
 		ctx: ctx, stop: stop, owners: map[string]*owner{}, warmSlots: fair.NewSlots(perProcess), drainSlots: fair.NewSlots(perProcess),
 	}
+	p.warmSlots.OneForEach = true
+	return p
 }
 
 // Close stops all work and returns once it has ended. All later progress is Pending.
