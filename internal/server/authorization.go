@@ -32,9 +32,10 @@ type authorization struct {
 	rates *review.Rates
 	// local returns the user of calls without a reviewer. It may return nil.
 	local func(context.Context) user.Info
-	// from has the connections of the calls, reading the calls whose request has not been read, and calls those in flight.
-	from           *connections
-	reading, calls *slots
+	// from has the connections of the calls, reading the calls whose request has not been read, calls those in flight, and anonymous those
+	// that need no credentials.
+	from                      *connections
+	reading, calls, anonymous *slots
 	// plans and lists bound the calls at a time that compute much, and that answer much.
 	plans, lists *fair.Slots
 	refusals     *sampler
@@ -51,7 +52,8 @@ func (o Options) authorization(e endpoint.Endpoint, from *connections) *authoriz
 		}, []string{"grpc_code"}),
 		from: from, refusals: &sampler{logger: o.Logger}, local: o.User,
 		reading: newSlots(maxReading, maxSourceReading), calls: newSlots(maxCalls, maxUserCalls),
-		plans: fair.NewSlots(maxPlans), lists: fair.NewSlots(maxLists),
+		anonymous: newSlots(maxAnonymous, maxSourceAnonymous),
+		plans:     fair.NewSlots(maxPlans), lists: fair.NewSlots(maxLists),
 	}
 	if !isUnix(e) {
 		a.reviewer, a.rates, a.local = o.Reviewer, review.NewRates(cmp.Or(o.UserQPS, DefaultUserQPS)), certificateUser
@@ -176,8 +178,10 @@ func (s *authorizedStream) RecvMsg(m any) error {
 		return err
 	}
 	s.read = true
-	// The request is read, so its place goes to another call before the permission is checked.
-	callOf(s.ctx).read()
+	// The request is read, so its place goes to another call before the permission is checked. A call that needs no credentials has no other.
+	if verbs[s.method] != anyone {
+		callOf(s.ctx).read()
+	}
 	// Without a namespace the answer has the namespaces that the caller sees, which the driver asks for one by one.
 	if s.namespace = namespaceOf(m); s.namespace == "" && verbs[s.method] == access.Get && s.lasts {
 		return nil
@@ -203,17 +207,37 @@ func (s *authorizedStream) acquire(ctx context.Context, from *fair.Slots, limit 
 	return true
 }
 
-// SendMsg sends a message. It ends a call whose client does not read.
+// SendMsg returns once a message is sent. It closes the connection of a client that does not read, with which gRPC would keep the message.
 func (s *authorizedStream) SendMsg(m any) error {
 	if s.lasts && s.namespace != "" {
 		if err := s.by.check(s.ctx, s.method, s.namespace); err != nil {
 			return err
 		}
 	}
-	return callWithin(sendTimeout, func() error { return s.ServerStream.SendMsg(m) }, func() error {
-		return drivererr.New(pb.ErrorReason_ERROR_REASON_RATE_LIMITED,
-			"the client has read nothing for %s: read faster, and call again", sendTimeout)
-	})
+	a := answer{m, make(chan struct{})}
+	if err := s.ServerStream.SendMsg(a); err != nil {
+		return err //nolint:wrapcheck // the stream's own
+	}
+	ctx := s.ServerStream.Context()
+	conn, gone := s.by.from.of(callOf(ctx).peer), ctx.Done()
+	if conn != nil {
+		// The answer of a call that has ended may still be queued.
+		gone = conn.gone
+	}
+	timer := time.NewTimer(sendTimeout)
+	defer timer.Stop()
+	select {
+	case <-a.released:
+		return nil
+	case <-gone:
+		return status.Error(codes.Canceled, "the client has gone")
+	case <-timer.C:
+	}
+	if conn != nil && ctx.Err() == nil {
+		_ = conn.Close()
+	}
+	return drivererr.New(pb.ErrorReason_ERROR_REASON_RATE_LIMITED,
+		"the client has read nothing for %s: read faster, and call again", sendTimeout)
 }
 
 // callWithin returns the error of a call of gRPC, which ends with the stream, or that of late after a time.

@@ -65,7 +65,8 @@ type connection struct {
 	source string
 	first  []byte // what was read of it before it was served
 	opened time.Time
-	late   *time.Timer // nil if it may stay
+	late   *time.Timer   // nil if it may stay
+	gone   chan struct{} // closed with it
 	// user is the first who authenticated, "" before one has.
 	user string
 	// refused is true once a call was refused. The connection gives way before others of its address.
@@ -119,7 +120,7 @@ func (c *connections) accept() {
 			c.serve(accepted{conn, err})
 			continue
 		}
-		added := &connection{Conn: conn, by: c, source: peerHost(conn.RemoteAddr()), first: make([]byte, 1)}
+		added := &connection{Conn: conn, by: c, source: peerHost(conn.RemoteAddr()), first: make([]byte, 1), gone: make(chan struct{})}
 		c.mu.Lock()
 		// The oldest silent connection gives way, so a flood of them locks out none that sends.
 		if c.silent.Push("", added); c.silent.Len() > maxWaiting {
@@ -257,6 +258,13 @@ func (c *connection) compareForRemoval(other *connection) int {
 	return c.opened.Compare(other.opened)
 }
 
+// of returns the open connection of a peer, or nil.
+func (c *connections) of(peer net.Addr) *connection {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.open[peer.String()]
+}
+
 // markRefused notes that a call was refused.
 func (c *connections) markRefused(peer net.Addr) {
 	c.mu.Lock()
@@ -289,6 +297,7 @@ func (c *connection) remove() {
 	// A later connection may have the same address and port.
 	if key := c.RemoteAddr().String(); c.by.open[key] == c {
 		delete(c.by.open, key)
+		close(c.gone)
 	}
 }
 

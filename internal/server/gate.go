@@ -32,7 +32,7 @@ type call struct {
 	token string
 	// refused is why the call must end at once.
 	refused error
-	// read frees what the call held until its request was read.
+	// read frees what the call held until its request was read, or until it ends if it needs no credentials.
 	read func()
 }
 
@@ -65,7 +65,11 @@ func (a *authorization) tap(ctx context.Context, info *tap.Info) (context.Contex
 	refuseHere := !bounded || time.Until(deadline) < readTimeout
 	// The place for reading is taken before gRPC buffers anything, and by a call that its handler refuses too.
 	if c.refused == nil || !refuseHere {
-		release, err := a.reading.take(source)
+		places := a.reading
+		if verbs[info.FullMethodName] == anyone {
+			places = a.anonymous
+		}
+		release, err := places.take(source)
 		if err != nil {
 			// The review that identify has announced won't take place.
 			a.from.abandonReview(c.peer, c.token)

@@ -29,6 +29,8 @@ const (
 	maxReading, maxSourceReading = 1024, maxStreams
 	// maxCalls bounds the calls in flight, and maxUserCalls those of one user, or of the service accounts of a namespace.
 	maxCalls, maxUserCalls = 2048, 256
+	// maxAnonymous bounds the calls in flight that need no credentials, and maxSourceAnonymous those of one address.
+	maxAnonymous, maxSourceAnonymous = 256, 32
 	// maxPlans bounds the concurrent calls that compute for up to seconds and take tens of MiB, and maxLists the concurrent answers with a row
 	// for each group. Further calls wait, at most for slotTimeout: a client that does not read holds a slot until sendTimeout.
 	maxPlans, maxLists = 2, 16
@@ -36,7 +38,7 @@ const (
 	// turnTimeout bounds that wait for the answer of a call whose intent is recorded: less than the driver keeps for it.
 	turnTimeout = 200 * time.Millisecond
 	// readTimeout ends calls whose request does not arrive, sendTimeout those whose client does not read.
-	readTimeout, sendTimeout = 10 * time.Second, 20 * time.Second
+	readTimeout, sendTimeout = 10 * time.Second, 10 * time.Second
 	// maxNamespace is the longest name of a namespace: longer ones are not asked about, since answers are cached.
 	maxNamespace = 63
 	// handshakeTimeout closes connections that do not complete the handshakes of TLS and HTTP/2.
@@ -68,7 +70,7 @@ func limitOptions(e endpoint.Endpoint, o Options) []grpc.ServerOption {
 	return []grpc.ServerOption{
 		grpc.MaxConcurrentStreams(maxStreams), grpc.MaxRecvMsgSize(maxRequest), grpc.MaxHeaderListSize(maxHeaders),
 		grpc.StaticStreamWindowSize(window), grpc.StaticConnWindowSize(window),
-		grpc.ForceServerCodecV2(encoded.Codec()),
+		grpc.ForceServerCodecV2(answerCodec{encoded.Codec()}),
 		grpc.ReadBufferSize(bufferSize), grpc.WriteBufferSize(bufferSize),
 		grpc.ConnectionTimeout(handshakeTimeout), grpc.KeepaliveParams(alive),
 		// Hosts keep idle connections alive between steps, so pings without a call are allowed.
