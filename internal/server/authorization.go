@@ -7,6 +7,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -28,8 +29,8 @@ import (
 type authorization struct {
 	// reviewer answers who the caller is and what they may. Nil means that every caller may do everything.
 	reviewer *review.Reviewer
-	// rates bound the calls of each user whom the reviewer knows.
-	rates *review.Rates
+	// rates bound the calls of each user whom the reviewer knows, and audits the lines about refusals of one user, method and namespace.
+	rates, audits *review.Rates
 	// local returns the user of calls without a reviewer. It may return nil.
 	local func(context.Context) user.Info
 	// from has the connections of the calls, reading the calls whose request has not been read, calls those in flight, and anonymous those
@@ -50,7 +51,7 @@ func (o Options) authorization(e endpoint.Endpoint, from *connections) *authoriz
 			Name: "lockstep_refused_calls_total",
 			Help: "gRPC calls that were refused by their headers, before they were read, by code. grpc_server_handled_total has all others.",
 		}, []string{"grpc_code"}),
-		from: from, refusals: &sampler{logger: o.Logger}, local: o.User,
+		from: from, refusals: &sampler{logger: o.Logger}, audits: review.NewRates(1), local: o.User,
 		reading: newSlots(maxReading, maxSourceReading), calls: newSlots(maxCalls, maxUserCalls),
 		anonymous: newSlots(maxAnonymous, maxSourceAnonymous),
 		plans:     fair.NewSlots(maxPlans), lists: fair.NewSlots(maxLists),
@@ -186,7 +187,7 @@ func (s *authorizedStream) RecvMsg(m any) error {
 	if s.namespace = namespaceOf(m); s.namespace == "" && verbs[s.method] == access.Get && s.lasts {
 		return nil
 	}
-	if err := s.by.check(s.ctx, s.method, s.namespace); err != nil {
+	if err := s.check(); err != nil {
 		return err
 	}
 	// A call that waits for the cluster takes a turn for its answer only. This one does not wait.
@@ -194,6 +195,18 @@ func (s *authorizedStream) RecvMsg(m any) error {
 		return drivererr.New(pb.ErrorReason_ERROR_REASON_RATE_LIMITED, "too many such calls for namespace %s are waiting: call again later", s.namespace)
 	}
 	return nil
+}
+
+// check returns an error unless the caller may call for the namespace of the request. A refusal is logged for audit.
+func (s *authorizedStream) check() error {
+	err := s.by.check(s.ctx, s.method, s.namespace)
+	u := access.UserOf(s.ctx)
+	// Users choose the namespace, so neither the refusals of another user nor those of another namespace may take the place of this one.
+	if isDenied(err) && s.by.audits.Of(strings.Join([]string{review.AccountOf(u), s.method, s.namespace}, " ")).Allow() {
+		s.by.refusals.logger.InfoContext(s.ctx, "audit", "user", u.GetName(), "method", s.method, "namespace", s.namespace,
+			"code", status.Code(err).String(), "error", status.Convert(err).Message())
+	}
+	return err
 }
 
 // acquire waits for a slot, which the call holds until it ends, and reports whether it got one. Namespaces take turns.
@@ -210,7 +223,7 @@ func (s *authorizedStream) acquire(ctx context.Context, from *fair.Slots, limit 
 // SendMsg returns once a message is sent. It closes the connection of a client that does not read, with which gRPC would keep the message.
 func (s *authorizedStream) SendMsg(m any) error {
 	if s.lasts && s.namespace != "" {
-		if err := s.by.check(s.ctx, s.method, s.namespace); err != nil {
+		if err := s.check(); err != nil {
 			return err
 		}
 	}

@@ -246,7 +246,7 @@ func subjectOf(token string) string {
 	return claims.Sub
 }
 
-// counting is generous, and counts the reviews of tokens.
+// counting allows everything, but to the user "stranger", and counts the reviews of tokens.
 func counting(t *testing.T) (*review.Reviewer, *atomic.Int64) {
 	t.Helper()
 	var reviews atomic.Int64
@@ -263,7 +263,10 @@ func counting(t *testing.T) (*review.Reviewer, *atomic.Int64) {
 			_ = json.NewEncoder(w).Encode(question)
 			return
 		}
-		_ = json.NewEncoder(w).Encode(authorizationv1.SubjectAccessReview{Status: authorizationv1.SubjectAccessReviewStatus{Allowed: true}})
+		var question authorizationv1.SubjectAccessReview
+		_ = json.NewDecoder(r.Body).Decode(&question)
+		question.Status.Allowed = question.Spec.User != "stranger"
+		_ = json.NewEncoder(w).Encode(question)
 	}))
 	t.Cleanup(api.Close)
 	r, err := review.New(&rest.Config{Host: api.URL, ContentConfig: rest.ContentConfig{ContentType: "application/json"}})
@@ -295,4 +298,32 @@ func TestUsersAreLimited(t *testing.T) {
 	})
 	assert.NoError(t, look(as("calm")), "another user")
 	await.True(t, "the user may call again", func() bool { return look(eager) == nil })
+}
+
+// A refused call is in the audit log, and one that is repeated hides no other.
+func TestRefusedCallsAreAudited(t *testing.T) {
+	ca := tlstest.NewCA(t)
+	cert := ca.Files(t, "server")
+	reviewer, _ := counting(t)
+	var logs text.Buffer
+	s := start(t, newDriver(), server.Options{
+		Listen: "127.0.0.1:0", TLSCert: cert.Cert, TLSKey: cert.Key, Reviewer: reviewer, Logger: slog.New(slog.NewTextHandler(&logs, nil)),
+	})
+	path := filepath.Join(t.TempDir(), "token")
+	require.NoError(t, os.WriteFile(path, []byte(token("stranger", review.Audience, time.Now().Add(time.Hour))), 0o600))
+	client := dial(t, s.Addr(), plugin.WithCA(ca.File), plugin.WithTokenFile(path))
+	const many = 50
+	began := time.Now()
+	for i := range many {
+		namespace := "loud"
+		if i == many/2 {
+			namespace = "quiet"
+		}
+		_, err := client.Finalize(t.Context(), &pb.FinalizeRequest{Workload: &pb.WorkloadRef{Namespace: namespace, Name: "vllm"}})
+		require.Equal(t, pb.ErrorReason_ERROR_REASON_PERMISSION_DENIED, plugin.Reason(err), "%v", err)
+	}
+	const line = "level=INFO msg=audit user=stranger method=" + pb.WorkloadDriver_Finalize_FullMethodName + " namespace=%s code=PermissionDenied error="
+	assert.Equal(t, 1, strings.Count(logs.String(), fmt.Sprintf(line, "quiet")), "lines of another namespace in:\n%s", &logs)
+	lines, most := strings.Count(logs.String(), fmt.Sprintf(line, "loud")), 2+int(time.Since(began)/time.Second)
+	assert.True(t, lines != 0 && lines <= most, "%d lines of %d calls, want 1 to %d", lines, many, most)
 }
