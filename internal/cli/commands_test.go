@@ -7,6 +7,8 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
@@ -16,6 +18,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 
 	"github.com/lockstep-rollouts/lockstep/internal/cli/connect"
@@ -23,6 +26,8 @@ import (
 	"github.com/lockstep-rollouts/lockstep/internal/host/view"
 	"github.com/lockstep-rollouts/lockstep/internal/server"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/lwstest"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
 	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/await"
 	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/hosttest"
@@ -232,6 +237,37 @@ func TestCommands(t *testing.T) {
 				"lockstep %s exits with %d, want %d and %q:\n%s%s", tc.args, got.code, tc.code, tc.says, got.stdout, got.stderr)
 			assert.False(t, tc.code == exit.Error && strings.Count(got.stderr, "lockstep: ") != 1, "want one error on stderr:\n%s", got.stderr)
 		})
+	}
+}
+
+// A revision that runs unreleased is released: the driver then records it, and its alert ends. Otherwise the command makes no release of nothing.
+func TestReleaseOfWhatRuns(t *testing.T) {
+	t.Parallel()
+	api := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		object := metav1.PartialObjectMetadata{ObjectMeta: lwstest.InPhase(t, record.Promoted).ObjectMeta}
+		object.SetGroupVersionKind(metav1.SchemeGroupVersion.WithKind("PartialObjectMetadata"))
+		_ = json.NewEncoder(w).Encode(object)
+	}))
+	t.Cleanup(api.Close)
+	config := writeKubeconfigOf(t, api.URL)
+	for reason, begins := range map[string]bool{"Promoted": false, "UnreleasedRevision": true} {
+		begun := 0
+		fake := hosttest.New()
+		fake.Set(func(c *pb.BatchContext) {
+			c.ReleaseId, c.State, c.Reason, c.UpdateRevision, c.TemplateRevision = "r1", pb.State_STATE_COMPLETED, reason, "bbbb", "cccc"
+			c.Groups = []*pb.Group{{Role: pb.GroupRole_GROUP_ROLE_STABLE, Leader: "vllm-0", Revision: "cccc", Pods: 1}}
+			c.ObservedGeneration = 9
+		})
+		fake.OnInitialize = func(c *pb.BatchContext) error {
+			begun, c.State = begun+1, pb.State_STATE_NOTHING_TO_RELEASE
+			return nil
+		}
+		var stdout, stderr buffer
+		p := Program{Args: []string{"release", "vllm", "--address", hosttest.Serve(t, fake).Address, "--kubeconfig", config}, Stdout: &stdout, Stderr: &stderr}
+		code := p.Run(deadline(t))
+		assert.True(t, code == exit.OK && (begun > 0) == begins && strings.Contains(stdout.String(), "nothing to release"),
+			"%s: exit code %d, %d releases begun:\n%s%s", reason, code, begun, stdout.String(), stderr.String())
 	}
 }
 

@@ -168,3 +168,13 @@ func TestBeginWaitsForGroupsOfEarlierWorkload(t *testing.T) {
 		})
 	}
 }
+
+// What runs unreleased is released by a release of nothing: from then on it is the revision that the record knows.
+func TestBeginReleasesWhatRuns(t *testing.T) {
+	o := observed(t, "workload vllm replicas=2 revision=C hold\nrecord phase=Promoted stable=A update=B since=1h\ngroups 0-1 revision=C ready=1h")
+	require.Equal(t, ReasonUnreleased, must(Decide(o, nil)).Reason)
+	d := must(Decide(o, Begin{ReleaseID: "r-2", Policy: &pb.ReleasePolicy{Style: pb.Style_STYLE_CANARY, Batches: []string{"1"}}}))
+	begun := d.Action.(SetStable).Record
+	o.Record = &begun
+	assert.Equal(t, ReasonNothing, must(Decide(o, nil)).Reason)
+}

@@ -23,6 +23,7 @@ import (
 	"github.com/lockstep-rollouts/lockstep/internal/cli/output"
 	"github.com/lockstep-rollouts/lockstep/internal/cli/session"
 	"github.com/lockstep-rollouts/lockstep/internal/host"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	"github.com/lockstep-rollouts/lockstep/plugin"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
@@ -129,7 +130,8 @@ func (f *releaseFlags) release() (host.Release, error) {
 }
 
 // check refuses batches that are meant as percentages, and reports whether there is nothing to release: the driver would record a release
-// all the same, in place of the last one that did something. A release in flight is continued as it is.
+// all the same, in place of the last one that did something. Only a revision that runs unreleased needs one. A release in flight is
+// continued as it is.
 func (f *releaseFlags) check(s *session.Session, o *connect.Options, release host.Release) (done bool, err error) {
 	c, err := s.Host.Look(s.Context, s.Ref)
 	if err != nil {
@@ -149,7 +151,7 @@ func (f *releaseFlags) check(s *session.Session, o *connect.Options, release hos
 	case same && over && c.GetState() != pb.State_STATE_ROLLED_BACK && c.GetTemplateRevision() != "" && plugin.Waits(c):
 		return false, fmt.Errorf("cannot release %s: release %s is over, and revision %s is not part of it\n  to release it: %s",
 			s.Name, f.id, c.GetTemplateRevision(), s.Hints.Resume)
-	case same || !over || !allRun(c, c.GetTemplateRevision()):
+	case same || !over || !allRun(c, c.GetTemplateRevision()) || c.GetReason() == plan.ReasonUnreleased:
 		return false, nil
 	}
 	// The driver's cache may be older than the user's last edit. A driver at an address may be that of another cluster than the kubeconfig's,
