@@ -306,6 +306,39 @@ func TestPromoteRefusesChangedTemplate(t *testing.T) {
 	}
 }
 
+// finalized records whether the calls of Finalize have force.
+type finalized struct {
+	*hosttest.Driver
+
+	forced chan bool
+}
+
+func (d finalized) Finalize(ctx context.Context, req *pb.FinalizeRequest) (*pb.FinalizeResponse, error) {
+	d.forced <- req.GetForce()
+	return d.Driver.Finalize(ctx, req)
+}
+
+// The command that ends the release of a host that is gone does not reduce capacity: only --force does.
+func TestEndsAnotherHostsRelease(t *testing.T) {
+	t.Parallel()
+	for line, force := range map[string]bool{
+		"abort vllm --ignore-owner": false, "abort vllm --ignore-owner --no-wait": false, "promote vllm --ignore-owner": false,
+		"abort vllm --force": true, "abort vllm --force --no-wait": true,
+	} {
+		t.Run(line, func(t *testing.T) {
+			t.Parallel()
+			fake := finalized{hosttest.New(), make(chan bool, 100)}
+			anothers(pb.State_STATE_READY)(fake.Driver)
+			address, args := hosttest.Serve(t, fake).Address, strings.Fields(line)
+			refused := runProgram(deadline(t), t, address, args[:2:2]...)
+			assert.True(t, refused.code == exit.Error && len(fake.forced) == 0 && strings.Contains(refused.stderr, " --ignore-owner"),
+				"lockstep %s exits with %d:\n%s", args[0], refused.code, refused.stderr)
+			got := runProgram(deadline(t), t, address, args...)
+			assert.True(t, got.code == exit.OK && <-fake.forced == force, "exits with %d, or force is not %t:\n%s", got.code, force, got.stderr)
+		})
+	}
+}
+
 func TestReleaseJSON(t *testing.T) {
 	t.Parallel()
 	got := runProgram(deadline(t), t, hosttest.Serve(t, hosttest.New()).Address, with(canary, "-o", "json")...)

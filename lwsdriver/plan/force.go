@@ -14,7 +14,8 @@ import (
 // A group at the stable revision that is broken for a reason of its own, such as a lost node, uses up the user's
 // maxUnavailable, and a rollback that restarts groups, or has LWS roll them, waits for it. Only a person knows that it will
 // not recover. A rollback with force gives up such groups: they stay as they are, and groups off the stable revision are
-// restarted one at a time beyond them, each once the last is available again.
+// restarted one at a time beyond them, each once the last is available again. Requests return to a stable side that can't carry
+// them, and added groups are deleted without waiting for more stable ones.
 //
 // Force never restarts a group at the stable revision, moves no request to a group that is not ready, and does not give up
 // a group that the rollback itself has just made unavailable.

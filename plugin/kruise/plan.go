@@ -274,7 +274,7 @@ func goalOf(v View) converge.Goal {
 		g.Kind, g.Revision, g.Why = converge.Promote, template, "all steps of the Rollout are complete: completing the release"
 	case gone && inFlight:
 		g.Why = fmt.Sprintf("the partition was removed, but no Rollout has completed its steps for revision %s: to complete the release, "+
-			"lockstep promote %s --force; to roll it back, lockstep abort %[2]s --force", template, plugin.InCommands(refOf(t)))
+			"lockstep promote %s --ignore-owner; to roll it back, lockstep abort %[2]s --ignore-owner", template, plugin.InCommands(refOf(t)))
 	case gone:
 		g.Why = waitsFor(v)
 	default:

@@ -147,11 +147,11 @@ func TestCommands(t *testing.T) {
 		"another-host": func(w *workload) {
 			w.initialize("r1", quarters())
 			refused := w.begin("release", "model", "--batches", "100%")
-			refused.mustExit(1, "[RELEASE_IN_PROGRESS]", "end it with e2e/", "lockstep abort model", "--force")
+			refused.mustExit(1, "[RELEASE_IN_PROGRESS]", "end it with e2e/", "lockstep abort model", "--ignore-owner")
 			refused.mustLack("--release-id")
-			w.begin("release", "model", "--release-id", "r1").mustExit(1, "drives release r1", "--force")
-			w.begin("abort", "model").mustExit(1, "drives release r1", "--force")
-			w.begin("abort", "model", "--force").mustExit(0, "was rolled back")
+			w.begin("release", "model", "--release-id", "r1").mustExit(1, "drives release r1", "--ignore-owner")
+			w.begin("abort", "model").mustExit(1, "drives release r1", "--ignore-owner")
+			w.begin("abort", "model", "--ignore-owner").mustExit(0, "was rolled back")
 			w.mustRun("v1")
 		},
 		"failure": func(w *workload) {

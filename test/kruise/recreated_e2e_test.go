@@ -98,7 +98,7 @@ func TestScaledAfterAbort(t *testing.T) {
 	e.Edit("v2")
 	e.awaitPause(1)
 	e.MustHave("v1 v1 v1 v2")
-	e.end("abort", "--force")
+	e.end("abort", "--ignore-owner")
 	e.MustRest("v1")
 	aborted := e.release()
 	e.staysScaled(before)

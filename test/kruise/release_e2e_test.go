@@ -105,7 +105,7 @@ func TestDisabledInMidRelease(t *testing.T) {
 	// Kruise removes the partition, which is no step of a Rollout.
 	e.awaitReady(name, metav1.ConditionFalse, "NotRequested")
 	e.MustHave("v1 v1 v1 v2")
-	e.end("promote", "--force")
+	e.end("promote", "--ignore-owner")
 	e.MustRest("v2")
 	e.patch(rollouts, `{"spec":{"disabled":false}}`)
 	e.awaitPhase("Healthy")
@@ -123,7 +123,7 @@ func TestRolloutDeletedInMidRelease(t *testing.T) {
 	e.remove(rollouts)
 	e.awaitReady(name, metav1.ConditionFalse, "NotRequested")
 	e.MustHave("v1 v1 v1 v2")
-	e.end("abort", "--force")
+	e.end("abort", "--ignore-owner")
 	e.MustRest("v1")
 }
 

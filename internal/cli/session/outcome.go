@@ -107,11 +107,11 @@ type Hints struct {
 	Inside bool
 }
 
-// For returns the hints about a release of an owner: that of another host is ended with force only.
+// For returns the hints about a release of an owner: that of another host is ended with --ignore-owner only.
 func (h Hints) For(owner string) Hints {
 	if host.IsOther(owner) {
-		h.Abort += " --force"
-		h.Promote += " --force"
+		h.Abort += " --ignore-owner"
+		h.Promote += " --ignore-owner"
 	}
 	return h
 }

@@ -54,7 +54,7 @@ func TestNextStepsOfFailedAbort(t *testing.T) {
 	assert.Equal(t, 1, strings.Count(text, "abort vllm"), "one command is all that helps: %q", text)
 }
 
-// A command that is printed is not refused when it is pasted: to end the release of another host takes --force, and no other host resumes it.
+// A command that is printed is not refused when it is pasted: to end the release of another host takes --ignore-owner, and no other host resumes it.
 func TestRemediesForAnotherHostsRelease(t *testing.T) {
 	t.Parallel()
 	const abort = "lockstep abort vllm"
@@ -62,11 +62,11 @@ func TestRemediesForAnotherHostsRelease(t *testing.T) {
 	for owner, other := range map[string]bool{"": false, "lockstep-cli/jo@laptop": false, "argo-rollouts/default/vllm": true} {
 		refused := drivererr.WithMetadata(drivererr.New(pb.ErrorReason_ERROR_REASON_RELEASE_IN_PROGRESS, "release r1 holds it"), "release_id", "r1")
 		text := explainError(drivererr.WithMetadata(refused, "owner", owner), "release vllm", hints).Error()
-		assert.True(t, strings.Contains(text, "--release-id r1") != other && strings.Contains(text, abort+" --force") == other && strings.Contains(text, "end it with "+owner) == other,
+		assert.True(t, strings.Contains(text, "--release-id r1") != other && strings.Contains(text, abort+" --ignore-owner") == other && strings.Contains(text, "end it with "+owner) == other,
 			"a release of %q:\n%s", owner, text)
 		for _, state := range []pb.State{pb.State_STATE_READY, pb.State_STATE_FAILED, pb.State_STATE_PROMOTING} {
 			next := nextSteps(&pb.BatchContext{ReleaseId: "r1", Owner: owner, State: state}, hints)
-			assert.False(t, strings.Contains(next, abort+" --force") != other || strings.Contains(next, "promote vllm\n") == (other || state != pb.State_STATE_READY),
+			assert.False(t, strings.Contains(next, abort+" --ignore-owner") != other || strings.Contains(next, "promote vllm\n") == (other || state != pb.State_STATE_READY),
 				"%s of %q:%s", state, owner, next)
 		}
 	}

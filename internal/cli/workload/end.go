@@ -28,8 +28,6 @@ type ending struct {
 	intent  pb.FinalizeIntent
 	outcome host.Outcome
 	state   pb.State
-	// force describes the flag --force.
-	force string
 }
 
 func newPromoteCommand(o *connect.Options) *cobra.Command {
@@ -41,7 +39,6 @@ If the template changes before the promotion is recorded, nothing is promoted, a
 		intent:  pb.FinalizeIntent_FINALIZE_INTENT_PROMOTE,
 		outcome: host.OutcomePromoted,
 		state:   pb.State_STATE_COMPLETED,
-		force:   "also when another host drives the release",
 	}.command(o)
 }
 
@@ -58,6 +55,7 @@ another reason may use it up: the rollback then waits, and lockstep status names
 
 - Groups that are unavailable at that time are given up: they stay as they are, and the rollback ends without them.
 - Other groups off the stable revision are restarted one at a time beyond them.
+- Requests return to the stable groups that are ready, even if these are too few, and added groups are deleted without waiting for more.
 - No group at the stable revision is restarted, and no request moves to a group that is not ready.
 
 Force is recorded with the rollback; a second abort --force adds it to a running one. Run it again to give up groups that broke
@@ -65,7 +63,6 @@ since, once they have been unready for the progress deadline.`,
 		intent:  pb.FinalizeIntent_FINALIZE_INTENT_ROLLBACK,
 		outcome: host.OutcomeRolledBack,
 		state:   pb.State_STATE_ROLLED_BACK,
-		force:   "also when another host drives the release, and past broken groups that use up maxUnavailable",
 	}.command(o)
 }
 
@@ -73,9 +70,8 @@ since, once they have been unready for the progress deadline.`,
 type endFlags struct {
 	session.Flags
 
-	noWait  bool
-	force   bool
-	message string
+	noWait, ignoreOwner, force bool
+	message                    string
 }
 
 func (e ending) command(o *connect.Options) *cobra.Command {
@@ -86,13 +82,16 @@ func (e ending) command(o *connect.Options) *cobra.Command {
 		Long: e.long + `
 
 The intent is recorded at once. If this command ends, a lockstep serve completes it, or the same command run again. A release
-that another host drives is refused without --force: use that host, unless it is gone.`,
+that another host drives is refused without --ignore-owner: use that host, unless it is gone.`,
 		Example: fmt.Sprintf("  lockstep %[1]s vllm\n  lockstep %[1]s vllm --no-wait --address unix:///run/lockstep/lockstep.sock", e.verb),
 	}, func(s *session.Session) error { return e.run(s, f) })
 	flags := cmd.Flags()
 	flags.BoolVar(&f.noWait, "no-wait", false, "return once the intent is recorded")
 	flags.StringVarP(&f.message, "message", "m", "", "reason, for the history, events and lockstep status")
-	flags.BoolVar(&f.force, "force", false, e.force)
+	flags.BoolVar(&f.ignoreOwner, "ignore-owner", false, "also when another host drives the release")
+	if e.intent == pb.FinalizeIntent_FINALIZE_INTENT_ROLLBACK {
+		flags.BoolVar(&f.force, "force", false, "past stable groups that are broken, or too few for the requests; includes --ignore-owner")
+	}
 	f.AddRetryFor(cmd)
 	output.AddFormat(cmd, &f.Output)
 	return cmd
@@ -112,8 +111,8 @@ func (e ending) run(s *session.Session, f endFlags) error {
 	case !plugin.InFlight(c):
 		return fmt.Errorf("cannot %s %s: it has no release in flight, its state is %s\n  to see the status: %s",
 			e.verb, s.Name, stateName(c), s.Hints.Status)
-	case !f.force && host.IsOther(c.GetOwner()):
-		return refuseOther(s, e.verb, c, s.Hints.Again+" --force")
+	case !f.ignoreOwner && !f.force && host.IsOther(c.GetOwner()):
+		return refuseOther(s, e.verb, c, s.Hints.Again+" --ignore-owner")
 	case f.noWait:
 		return e.record(s, c, f)
 	}
@@ -134,8 +133,7 @@ func (e ending) record(s *session.Session, c *pb.BatchContext, f endFlags) error
 	// The user has seen this revision, so no other one is promoted.
 	request := &pb.FinalizeRequest{
 		Workload: s.Ref, ReleaseId: c.GetReleaseId(), Intent: e.intent, UpdateRevision: c.GetUpdateRevision(), IncludeGroups: true,
-		// For a promotion, --force only overrides this command's check of the owner.
-		Force: f.force && e.intent == pb.FinalizeIntent_FINALIZE_INTENT_ROLLBACK, Message: f.message,
+		Force: f.force, Message: f.message,
 	}
 	var superseded error
 	err := s.Host.Retry(s.Context, func(ctx context.Context) error {

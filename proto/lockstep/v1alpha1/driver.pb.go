@@ -1398,8 +1398,9 @@ type FinalizeRequest struct {
 	// is.
 	UpdateRevision string `protobuf:"bytes,6,opt,name=update_revision,json=updateRevision,proto3" json:"update_revision,omitempty"`
 	// Optional. Only with ROLLBACK: groups that will not recover do not hold the rollback up. Restarts of groups off the
-	// stable revision go on although other groups use up the workload's own maxUnavailable; see SPEC.md. It is recorded
-	// with the rollback and stays; a later call adds it. With PROMOTE it is refused.
+	// stable revision go on although other groups use up the workload's own maxUnavailable, and requests return to a stable
+	// side that can't carry them; see SPEC.md. It is recorded with the rollback and stays; a later call adds it. With PROMOTE
+	// it is refused.
 	Force bool `protobuf:"varint,7,opt,name=force,proto3" json:"force,omitempty"`
 	// Optional. Why the host requests this end, for people: "gate errors failed". It is recorded with the intent, and is shown
 	// as BatchContext.end_message, in the history and in events. The driver keeps 512 bytes of it.
