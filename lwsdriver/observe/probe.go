@@ -145,5 +145,5 @@ func (o *Observer) leader(namespace, name string) (probe.Leader, bool) {
 	if pod == nil {
 		return probe.Leader{}, false
 	}
-	return probe.Leader{Name: pod.Name, UID: string(pod.UID), Address: pod.address, HostNetwork: pod.hostNetwork}, true
+	return probe.Leader{Name: pod.Name, UID: string(pod.UID), Address: pod.address, HostNetwork: pod.hostNetwork, Ready: pod.ready}, true
 }

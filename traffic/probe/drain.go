@@ -56,8 +56,8 @@ type reading struct {
 
 // Drain returns whether leaders that lost their traffic at the time since, the same in every call, have finished their
 // requests. First the period passes; then, with a metric, the leaders are watched until it is 0 on all of them at the same
-// time, or until the timeout. A leader that refuses connections, is not routable or has no address has no requests; one
-// with any other response than the metric may have.
+// time, or until the timeout. A leader that is not ready and refuses connections, is not routable or has no address has no
+// requests; any other one without the metric may have.
 //
 // The leaders are watched until [Prober.Keep] or [Prober.Forget]. Until then Done is final for these leaders, policy and since.
 // An owner has one drain at a time: another policy or since replaces it. After the timeout, for example if no driver was
@@ -249,7 +249,7 @@ func (s *tally) add(l Leader, r reading) {
 	switch {
 	case !r.completed:
 		s.unread = append(s.unread, l.Name)
-	case r.unreachable:
+	case r.unreachable && !l.Ready:
 		s.unreachable = append(s.unreachable, fmt.Sprintf("%s (%s)", l.Name, r.problem))
 	case r.problem != "":
 		s.failed = append(s.failed, fmt.Sprintf("%s (%s)", l.Name, r.problem))

@@ -205,6 +205,19 @@ func TestDrainLeader(t *testing.T) {
 			})
 		})
 	}
+	t.Run("refused by a ready pod", func(t *testing.T) {
+		inBubble(t, func(t *testing.T, b *fixture) {
+			leaders, _ := b.engines(2)
+			b.net.serve(at(2), nil)
+			leaders[1].Ready = true // it serves on another port
+			since := time.Now().Add(-untilZero.Period)
+			b.Drain("o", leaders, untilZero, since)
+			after(pollTimeout)
+			expect(t, b.Drain("o", leaders, untilZero, since), Failed, "can't be read on vllm-2 (GET :8000/metrics: refused")
+			leaders[1].Ready = false
+			expect(t, b.Drain("o", leaders, untilZero, since), Done, "is 0 on 1 of 2")
+		})
+	})
 	t.Run("no address", func(t *testing.T) {
 		inBubble(t, func(t *testing.T, b *fixture) {
 			pending := []Leader{{Name: "vllm-0", UID: "u"}}

@@ -35,6 +35,8 @@ type Leader struct {
 	Address string
 	// HostNetwork means that the address is its node's, on which other programs listen, too.
 	HostNetwork bool
+	// Ready means that Kubernetes reports the pod ready, so a connection that it refuses does not mean that its server has ended.
+	Ready bool
 }
 
 // String returns name and address, for messages.
