@@ -50,25 +50,23 @@ func (d *Driver) WatchBatchContext(req *pb.WatchBatchContextRequest, stream grpc
 	// It subscribes before it observes, so that no change is missed.
 	changed, stop := d.engine.Observer.Changes.Subscribe(key)
 	defer stop()
-	defer d.states.watch()()
-	var last *encoded.Message
+	var last encoded.Sum
 	for {
 		now := d.engine.Observer.Caches.Resolve(key) // a handover changes it
-		// The state is shared by watches that name other releases or none, so each checks its own.
-		if _, _, err := d.lookAt(now, req.GetReleaseId()); err != nil {
-			d.states.forget(now) // the workload may be gone
-			return err
-		}
-		state, err := d.sharedState(now, req.GetIncludeGroups())
+		s, decision, err := d.lookAt(now, req.GetReleaseId())
 		if err != nil {
 			return err
 		}
-		if !state.Equal(last) {
+		state, err := d.sharedState(s, decision, req.GetIncludeGroups())
+		if err != nil {
+			return err
+		}
+		if state.Sum != last {
 			// On the wire it is a WatchBatchContextResponse: both have the context in field 1.
 			if err := stream.SendMsg(state); err != nil {
 				return err //nolint:wrapcheck // the stream's own
 			}
-			last = state
+			last = state.Sum
 		}
 		select {
 		case <-changed:
@@ -82,19 +80,23 @@ func (d *Driver) WatchBatchContext(req *pb.WatchBatchContextRequest, stream grpc
 
 // contextOf observes a workload and returns its context. A release that it names must be the workload's. It writes nothing.
 func (d *Driver) contextOf(key types.NamespacedName, release string, rows bool) (*pb.BatchContext, *observe.Snapshot, error) {
-	key = d.engine.Observer.Caches.Resolve(key)
-	s, decision, err := d.lookAt(key, release)
+	s, decision, err := d.lookAt(d.engine.Observer.Caches.Resolve(key), release)
 	if err != nil {
 		return nil, nil, err
 	}
+	return d.describe(s, decision, rows), s, nil
+}
+
+// describe returns the context of an observation and its decision, with the last error.
+func (d *Driver) describe(s *observe.Snapshot, decision plan.Decision, rows bool) *pb.BatchContext {
 	c := describeWorkload(s, decision)
 	if rows {
 		addGroups(c, s, maxGroupRows)
 	}
-	if err := d.engine.LastError(key); err != nil {
+	if err := d.engine.LastError(s.Key); err != nil {
 		addLastError(c, err)
 	}
-	return c, s, nil
+	return c
 }
 
 // lookAt observes a workload and decides. A release that is named must be the workload's.
@@ -113,6 +115,13 @@ func addLastError(c *pb.BatchContext, err error) {
 		return
 	}
 	setFailed(c, err)
+}
+
+// failedContext returns the context of a workload that can't be observed.
+func failedContext(key types.NamespacedName, err error) *pb.BatchContext {
+	c := &pb.BatchContext{Workload: observe.RefOf(key)}
+	setFailed(c, err)
+	return c
 }
 
 // setFailed makes the context that of an error.

@@ -37,8 +37,6 @@ type Driver struct {
 	core kubernetes.Interface
 	sets lwsclient.Interface
 	free freeCapacity
-	// states are what the watches of all workloads send.
-	states sharedStates
 
 	stopped chan struct{} // closed by Drain
 	drain   sync.Once

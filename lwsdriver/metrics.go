@@ -143,7 +143,10 @@ func (m releaseMetrics) Collect(to chan<- prometheus.Metric) {
 		if !d.engine.Covers(key) {
 			continue
 		}
-		c, s := d.stateOf(key, false)
+		c, s, err := d.contextOf(key, "", false)
+		if err != nil {
+			c = failedContext(key, err)
+		}
 		state := strings.TrimPrefix(c.GetState().String(), "STATE_")
 		to <- prometheus.MustNewConstMetric(releaseState, prometheus.GaugeValue, 1, key.Namespace, key.Name, state, c.GetReason())
 		if s == nil || s.Record == nil {

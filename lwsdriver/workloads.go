@@ -11,6 +11,7 @@ import (
 
 	"github.com/lockstep-rollouts/lockstep/internal/access"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/observe"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
 	"github.com/lockstep-rollouts/lockstep/plugin/encoded"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
@@ -25,8 +26,7 @@ func (d *Driver) WatchWorkloads(req *pb.WatchWorkloadsRequest, stream grpc.Serve
 	// A workload that changes while the present ones are listed must not be missed.
 	changed, stop := d.engine.Observer.Changes.SubscribeAll()
 	defer stop()
-	defer d.states.watch()()
-	w := workloadsWatch{driver: d, request: req, stream: stream, sent: map[types.NamespacedName]*encoded.Message{}}
+	w := workloadsWatch{driver: d, request: req, stream: stream, sent: map[types.NamespacedName]encoded.Sum{}}
 	if err := w.sendChanges(d.engine.Observer.Held()); err != nil {
 		return err
 	}
@@ -60,8 +60,8 @@ type workloadsWatch struct {
 	driver  *Driver
 	request *pb.WatchWorkloadsRequest
 	stream  grpc.ServerStreamingServer[pb.WatchWorkloadsResponse]
-	// sent is what the receiver has.
-	sent map[types.NamespacedName]*encoded.Message
+	// sent identifies what the receiver has.
+	sent map[types.NamespacedName]encoded.Sum
 }
 
 // sendChanges sends what changed about some workloads.
@@ -81,9 +81,6 @@ func (w *workloadsWatch) sendChanges(keys []types.NamespacedName) error {
 func (w *workloadsWatch) sendChange(key types.NamespacedName) error {
 	last, known := w.sent[key]
 	held := observe.UnderHold(w.driver.engine.Observer.Workload(key))
-	if !held {
-		w.driver.states.forget(key)
-	}
 	if !held && !known {
 		return nil
 	}
@@ -101,97 +98,29 @@ func (w *workloadsWatch) sendChange(key types.NamespacedName) error {
 		delete(w.sent, key)
 		return w.stream.Send(&pb.WatchWorkloadsResponse{Change: &pb.WatchWorkloadsResponse_Removed{Removed: observe.RefOf(key)}})
 	}
-	state, err := w.driver.sharedState(key, w.request.GetIncludeGroups())
-	// Equal states of a workload are one pointer. That of a workload deleted meanwhile is an error; its removal comes next.
-	if err != nil || state == last || !observe.UnderHold(w.driver.engine.Observer.Workload(key)) {
+	var state *encoded.Message
+	s, decision, err := w.driver.engine.Look(key)
+	if err == nil {
+		state, err = w.driver.sharedState(s, decision, w.request.GetIncludeGroups())
+	} else {
+		state, err = encodeState(failedContext(key, err))
+	}
+	// The state of a workload deleted meanwhile is an error; its removal comes next.
+	if err != nil || state.Sum == last || !observe.UnderHold(w.driver.engine.Observer.Workload(key)) {
 		return err
 	}
-	w.sent[key] = state
+	w.sent[key] = state.Sum
 	return w.stream.SendMsg(state) //nolint:wrapcheck // the stream's own
 }
 
-// stateOf returns the context of a workload and what it was computed from. If it can't be observed, the error is its state, and the
-// snapshot nil.
-func (d *Driver) stateOf(key types.NamespacedName, rows bool) (*pb.BatchContext, *observe.Snapshot) {
-	c, s, err := d.contextOf(key, "", rows)
-	if err != nil {
-		c = &pb.BatchContext{Workload: observe.RefOf(key)}
-		setFailed(c, err)
-	}
-	return c, s
+// sharedState returns the context of an observation as the watches send it, encoded once for all that share the snapshot.
+func (d *Driver) sharedState(s *observe.Snapshot, decision plan.Decision, rows bool) (*encoded.Message, error) {
+	encode, _ := s.Shared.LoadOrStore(rows, sync.OnceValues(func() (*encoded.Message, error) {
+		return encodeState(d.describe(s, decision, rows))
+	}))
+	return encode.(func() (*encoded.Message, error))()
 }
 
-// sharedState is stateOf, encoded once for all watches. Equal states of a workload are one pointer.
-func (d *Driver) sharedState(key types.NamespacedName, rows bool) (*encoded.Message, error) {
-	state := d.states.of(stateKey{key, rows})
-	state.mu.Lock()
-	defer state.mu.Unlock()
-	last := d.engine.LastError(key)
-	if s, _, err := d.engine.Look(key); err == nil && state.current != nil && s == state.snapshot && last == state.last { //nolint:errorlint // the very error
-		return state.current, nil
-	}
-	c, s := d.stateOf(key, rows)
-	now, err := encoded.New(&pb.WatchWorkloadsResponse{Change: &pb.WatchWorkloadsResponse_Context{Context: c}})
-	if err != nil {
-		return nil, err
-	}
-	if state.snapshot, state.last = s, last; !now.Equal(state.current) {
-		state.current = now
-	}
-	return state.current, nil
-}
-
-// sharedStates has the encoded state of each watched workload, which all watches of it share. It is kept while anything watches.
-type sharedStates struct {
-	mu      sync.Mutex
-	watches int
-	all     map[stateKey]*sharedState
-}
-
-type stateKey struct {
-	types.NamespacedName
-
-	rows bool
-}
-
-type sharedState struct {
-	mu sync.Mutex
-	// snapshot and last error are those of current. A nil snapshot is of none.
-	snapshot *observe.Snapshot
-	last     error
-	current  *encoded.Message
-}
-
-// watch keeps states until stop.
-func (s *sharedStates) watch() (stop func()) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.watches++; s.all == nil {
-		s.all = map[stateKey]*sharedState{}
-	}
-	return func() {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		if s.watches--; s.watches == 0 {
-			s.all = nil
-		}
-	}
-}
-
-// forget drops the states of a workload that is not under hold.
-func (s *sharedStates) forget(key types.NamespacedName) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	delete(s.all, stateKey{key, false})
-	delete(s.all, stateKey{key, true})
-}
-
-// of returns the state of a workload. Its lock is its own: other workloads must not wait for what computes it.
-func (s *sharedStates) of(key stateKey) *sharedState {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.all[key] == nil {
-		s.all[key] = &sharedState{}
-	}
-	return s.all[key]
+func encodeState(c *pb.BatchContext) (*encoded.Message, error) {
+	return encoded.New(&pb.WatchWorkloadsResponse{Change: &pb.WatchWorkloadsResponse_Context{Context: c}})
 }

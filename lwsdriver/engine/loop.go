@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"log/slog"
 	"reflect"
+	"sync"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -241,12 +242,15 @@ func (e *Engine) Observe(key types.NamespacedName, next ...*pb.ReleasePolicy) (*
 	return s, nil
 }
 
-// look is what was observed of a workload, and decided from that.
+// look is what is observed of a workload, and decided from that, for all who look before it may have changed.
 type look struct {
-	*observe.Snapshot
-	plan.Decision
+	once     sync.Once
+	snapshot *observe.Snapshot
+	decision plan.Decision
+	err      error
 
-	// until is when time alone may change it. Zero means never.
+	// done and until are guarded by the memories. until is when time alone may change it. Zero means never.
+	done  bool
 	until time.Time
 }
 
@@ -258,29 +262,27 @@ func (l *look) expired(now time.Time) bool { return !l.until.IsZero() && !now.Be
 // be modified.
 func (e *Engine) Look(key types.NamespacedName) (*observe.Snapshot, plan.Decision, error) {
 	// While a cache is stale, or the process was suspended, no notice may have come.
-	fresh := len(e.Observer.Freshness.Of()) == 0
-	last := e.memories.get(key).look
-	kept := last != nil && last.Snapshot != nil // without a snapshot, a call is observing
-	if fresh && kept && !last.expired(e.config.Now()) {
-		return last.Snapshot, last.Decision, nil
-	}
-	// A change during the observation removes begun from the memory, so the result is not kept.
-	begun := &look{}
-	e.memories.update(key, func(m *memory) { m.look = begun })
-	s, decision, err := e.lookAgain(key)
-	var now *look
-	if err == nil && isNotifiedOfChanges(s, decision) {
-		now = &look{Snapshot: s, Decision: decision}
-		if decision.Recheck > 0 {
-			now.until = s.Now.Add(decision.Recheck)
-		}
-	}
+	fresh, now := len(e.Observer.Freshness.Of()) == 0, e.config.Now()
+	var l *look
 	e.memories.update(key, func(m *memory) {
-		if m.look == begun {
-			m.look = now
+		if m.look == nil || m.look.done && (!fresh || m.look.expired(now)) {
+			m.look = &look{}
 		}
+		l = m.look
 	})
-	return s, decision, err
+	l.once.Do(func() {
+		l.snapshot, l.decision, l.err = e.lookAgain(key)
+		// A change during the observation has removed it from the memory.
+		e.memories.update(key, func(m *memory) {
+			if m.look == l && (l.err != nil || !isNotifiedOfChanges(l.snapshot, l.decision)) {
+				m.look = nil
+			}
+			if l.done = true; l.decision.Recheck > 0 {
+				l.until = l.snapshot.Now.Add(l.decision.Recheck)
+			}
+		})
+	})
+	return l.snapshot, l.decision, l.err
 }
 
 // isNotifiedOfChanges reports whether each change of what was observed is notified as one of this workload. Changes of a successor, of

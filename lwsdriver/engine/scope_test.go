@@ -6,6 +6,8 @@ package engine
 import (
 	"context"
 	"runtime"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -160,6 +162,32 @@ func stale(t testing.TB) *informer.Freshness {
 // at sets the clock to so long after noon.
 func (b *fixture) at(after time.Duration) {
 	b.config.Now = func() time.Time { return lwstest.Noon.Add(after) }
+}
+
+// Those who look while a call observes wait for what it observes: a change wakes many at once.
+func TestLookIsShared(t *testing.T) {
+	b := newFixture(t, lwstest.InPhase(t, record.Progressing))
+	const callers = 10
+	var started sync.WaitGroup
+	var decided atomic.Int32
+	b.config.Decided = func(plan.Observation, plan.Intent, plan.Decision, error) {
+		decided.Add(1)
+		started.Wait()
+	}
+	seen := make(chan *observe.Snapshot, callers)
+	started.Add(callers)
+	for range callers {
+		go func() {
+			started.Done()
+			s, _, _ := b.Look(lwstest.VLLM)
+			seen <- s
+		}()
+	}
+	first := <-seen
+	for range callers - 1 {
+		assert.True(t, first == <-seen, "another snapshot")
+	}
+	assert.EqualValues(t, 1, decided.Load(), "observations")
 }
 
 // What is observed while a change comes may be from before it, so it is not kept.

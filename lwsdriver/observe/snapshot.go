@@ -4,6 +4,7 @@
 package observe
 
 import (
+	"sync"
 	"time"
 
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
@@ -32,6 +33,8 @@ type Snapshot struct {
 	Recheck time.Duration
 	// Distrusted describes an invalid annotation that is ignored. Empty means none.
 	Distrusted string
+	// Shared has what readers compute of the snapshot once for all of them.
+	Shared sync.Map
 }
 
 // RecheckAfter lowers Recheck to d if d is sooner. It ignores a zero d.

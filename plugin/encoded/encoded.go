@@ -10,7 +10,7 @@
 package encoded
 
 import (
-	"bytes"
+	"crypto/sha256"
 	"fmt"
 
 	"google.golang.org/grpc/encoding"
@@ -24,21 +24,20 @@ import (
 type Message struct {
 	kind protoreflect.MessageType
 	raw  []byte
+	Sum  Sum
 }
+
+// Sum identifies a message: equal ones have the same.
+type Sum [sha256.Size]byte
 
 // New encodes a message.
 func New(m proto.Message) (*Message, error) {
-	// Equal compares bytes, so the order of a map must not differ between two messages.
+	// Sum is of the bytes, so the order of a map must not differ between two messages.
 	raw, err := proto.MarshalOptions{Deterministic: true}.Marshal(m)
 	if err != nil {
 		return nil, fmt.Errorf("encode %T: %w", m, err)
 	}
-	return &Message{kind: m.ProtoReflect().Type(), raw: raw}, nil
-}
-
-// Equal reports whether both have the same bytes. A nil Message equals none.
-func (m *Message) Equal(other *Message) bool {
-	return m != nil && other != nil && bytes.Equal(m.raw, other.raw)
+	return &Message{kind: m.ProtoReflect().Type(), raw: raw, Sum: sha256.Sum256(raw)}, nil
 }
 
 // ProtoReflect implements proto.Message.
