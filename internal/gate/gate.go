@@ -122,10 +122,8 @@ func (g Gate) Limits() string {
 }
 
 // Passes reports whether a value is in the range. NaN is not.
-func (g Gate) Passes(value float64) bool { return isWithin(value, g.Min, g.Max) }
-
-func isWithin(value float64, least, most *float64) bool {
-	return !math.IsNaN(value) && (least == nil || value >= *least) && (most == nil || value <= *most)
+func (g Gate) Passes(value float64) bool {
+	return !math.IsNaN(value) && (g.Min == nil || value >= *g.Min) && (g.Max == nil || value <= *g.Max)
 }
 
 // formatNumber returns a number with at most four digits.

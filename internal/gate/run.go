@@ -48,9 +48,6 @@ type Result struct {
 	Message string `json:"message"`
 }
 
-// Passes reports whether a value is in the range.
-func (r Result) Passes(value float64) bool { return isWithin(value, r.Min, r.Max) }
-
 // Run counts the measurements of the gates for one batch. The zero value has no gates, and has passed.
 type Run struct {
 	gates []progress
