@@ -103,7 +103,7 @@ func (w *world) runBatch(r *recorder, batch int) error {
 	weight := 0
 	// Blue-green switches all requests at once, so no share before the second set is complete.
 	if planned == w.in.Replicas || w.policy.Style != pb.Style_STYLE_BLUE_GREEN {
-		weight = min((100*planned+w.in.Replicas-1)/max(w.in.Replicas, 1), 100)
+		weight = min((100*planned+w.in.Replicas-1)/w.in.Replicas, 100)
 	}
 	if err := w.request(plan.Route{ReleaseID: releaseID, Weight: &weight}); err != nil {
 		return err

@@ -73,17 +73,9 @@ func (r *recorder) end() {
 		return
 	}
 	s := r.steps[len(r.steps)-1]
-	n := float64(max(r.in.Replicas, 1))
-	s.ExtraGroups = max(s.GetMaxGroups()-int32(r.in.Replicas), 0) //nolint:gosec // a number of groups, from an int32
-	s.ExtraPods = s.GetExtraGroups() * int32(r.in.Size())         //nolint:gosec // from an int32
-	// The roles differ in size, so their pods do not follow from the number of groups.
-	if len(r.in.Roles) > 0 {
-		s.ExtraGroups, s.ExtraPods = r.extraGroups, r.extraPods
-	}
+	n := float64(r.in.Replicas) // a step has groups
+	s.ExtraGroups, s.ExtraPods = r.extraGroups, r.extraPods
 	s.MinCapacity, s.MaxCapacity = float64(s.GetMinAvailableGroups())/n, float64(s.GetMaxGroups())/n
-	if r.in.Replicas == 0 {
-		s.MinCapacity, s.MaxCapacity = 1, 1
-	}
 	for name, q := range r.peak {
 		if s.ExtraResources == nil {
 			s.ExtraResources = map[string]string{}
