@@ -92,8 +92,8 @@ func KeyOf(ref *pb.WorkloadRef) types.NamespacedName {
 	return observe.KeyFor(ref.GetKind(), ref.GetNamespace(), ref.GetName())
 }
 
-// minQPS lifts client-go's default of 5 requests a second, which would hold up a release.
-const minQPS = 50
+// DefaultQPS lifts client-go's default of 5 requests a second, which would hold up a release. The burst is twice that.
+const DefaultQPS = 50
 
 // New returns a Driver for the cluster that config reaches. It makes no request.
 func New(config *rest.Config, o Options) (*Driver, error) {
@@ -105,7 +105,7 @@ func New(config *rest.Config, o Options) (*Driver, error) {
 	config = rest.CopyConfig(config)
 	config.Wrap(server.wrap)
 	if config.QPS == 0 {
-		config.QPS, config.Burst = minQPS, 2*minQPS
+		config.QPS, config.Burst = DefaultQPS, 2*DefaultQPS
 	}
 	config.UserAgent = cmp.Or(config.UserAgent, "lockstep/"+o.Version)
 	var err error

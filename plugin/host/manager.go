@@ -56,12 +56,6 @@ type Settings struct {
 	ProtectMetrics func(http.Handler) (http.Handler, error)
 }
 
-// A host writes a few times per batch, perhaps for many workloads at once, for which client-go's default of 5 a second is too slow.
-const (
-	queriesPerSecond = 50
-	burst            = 100
-)
-
 // New returns the manager of a host. lease names the Lease of the leader; only restricts the caches of some kinds.
 func New(
 	cluster *rest.Config, s Settings, lease string, scheme *runtime.Scheme, only map[client.Object]cache.ByObject,
@@ -69,11 +63,6 @@ func New(
 	logger := logr.FromSlogHandler(s.Logger.Handler())
 	// controller-runtime has one logger in a process, and complains if none is set.
 	log.SetLogger(logger)
-	cluster = rest.CopyConfig(cluster)
-	// A QPS in the configuration is the choice of its user.
-	if cluster.QPS == 0 {
-		cluster.QPS, cluster.Burst = queriesPerSecond, burst
-	}
 	metrics, err := metricsOptions(s)
 	if err != nil {
 		return nil, err

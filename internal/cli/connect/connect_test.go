@@ -99,6 +99,15 @@ func TestDriverLogsEndOfRecording(t *testing.T) {
 	}
 }
 
+// A host reads an object of each of its Rollouts when it starts, which would take minutes with client-go's limit.
+func TestRESTConfigLiftsTheLimit(t *testing.T) {
+	t.Parallel()
+	o := Options{kubeconfig: twoContexts(t)}
+	config, err := o.RESTConfig()
+	require.NoError(t, err)
+	assert.GreaterOrEqual(t, config.QPS, float32(lwsdriver.DefaultQPS))
+}
+
 func TestWorkloadNamespace(t *testing.T) {
 	tests := []struct {
 		name, reason string

@@ -149,6 +149,7 @@ func (o *Options) RESTConfig() (*rest.Config, error) {
 		return nil, noConfig(err)
 	}
 	config.UserAgent = "lockstep/" + o.Version
+	config.QPS, config.Burst = lwsdriver.DefaultQPS, 2*lwsdriver.DefaultQPS // of hosts, too
 	return config, nil
 }
 
