@@ -79,8 +79,13 @@ func (c *Controller) reconcileRollout(ctx context.Context, key types.NamespacedN
 		return requeueSoon, err
 	}
 	c.Logger.Info(m.Why, "rollout", key.String(), "workload", workload.String())
+	return c.perform(ctx, ro, t, m)
+}
+
+// perform makes a move. It returns when to reconcile the Rollout again: there may be a next move.
+func (c *Controller) perform(ctx context.Context, ro *v1alpha1.Rollout, t Target, m move) (_ time.Duration, err error) {
 	if m.annotate != nil {
-		if err = c.annotate(ctx, f, m); err == nil && m.annotate.template == f.Noted.restarted() {
+		if err = c.annotate(ctx, t.Facts, m); err == nil && m.annotate.template == t.Facts.Noted.restarted() {
 			c.warn(ro, "StartedOver", m.Why)
 		}
 	} else {
@@ -94,7 +99,7 @@ func (c *Controller) reconcileRollout(ctx context.Context, key types.NamespacedN
 	case err != nil && !isTransient(err):
 		c.warn(ro, "NotDone", notDone)
 	}
-	return requeueSoon, err // there may be a next action
+	return requeueSoon, err
 }
 
 // lookBesideRivals returns the state of a Rollout's workload, and adds to the Target a Rollout that releases the workload instead.
