@@ -60,7 +60,7 @@ func (o *Options) Driver(logger *slog.Logger) (server.Driver, error) {
 			return nil, fmt.Errorf("--record: %w", err)
 		}
 		recorder := &replay.Recorder{To: file, Ended: func(err error) {
-			logger.Error("The recording ended, the driver goes on", "file", o.record, "error", err)
+			logger.Error("recording stopped; the driver continues", "file", o.record, "error", err)
 		}}
 		options.Decided = recorder.Record
 	}
