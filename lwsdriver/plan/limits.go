@@ -200,7 +200,8 @@ func limitShares(o Observation, action Action) *Decision {
 			return d
 		}
 	}
-	if !o.lacksTooMany(f, weight, lacked) {
+	nothingServes := returns && f.CanaryEndpoints == 0 // where they come from
+	if nothingServes || !o.lacksTooMany(f, weight, lacked) {
 		return nil
 	}
 	if o.forced() && returns && f.StableEndpoints > 0 {

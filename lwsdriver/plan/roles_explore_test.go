@@ -1067,6 +1067,7 @@ func (s roleState) settled(o Observation, d Decision) string {
 	case r.Phase.Unfinished() && d.State == pb.State_STATE_PROMOTING:
 		return "the promotion waits for nothing: " + d.Message
 	case awaitsHost(o, d):
+	case d.State == pb.State_STATE_ROLLING_BACK && o.lacksChild(r.StableRevision) && !d.Deadline.IsZero(): // the message says which template to restore
 	case d.State == pb.State_STATE_ROLLING_BACK, d.State == pb.State_STATE_UPGRADING, d.State == pb.State_STATE_VERIFYING:
 		return fmt.Sprintf("%s waits for nothing: %s", d.State, d.Message)
 	}
