@@ -40,6 +40,8 @@ type Caches struct {
 const (
 	// addedIndex finds objects by the user's workload that releases added them to.
 	addedIndex = "added"
+	// ownRevisions selects the ControllerRevisions that LWS writes, without those of its StatefulSets: one for each group, with a template, too.
+	ownRevisions = lws.SetNameLabelKey + ",!" + lws.WorkerIndexLabelKey + ",!" + lws.GroupIndexLabelKey
 	// setRevisionIndex finds the ControllerRevisions of a workload.
 	setRevisionIndex = "workload"
 )
@@ -50,7 +52,7 @@ func (o *Observer) newCaches() *Caches {
 	workloads := informer.NewSource(lws.SchemeGroupVersion.WithResource("leaderworkersets"), sets, sets.LeaderworkersetV1().LeaderWorkerSets(namespace), "")
 	pods := informer.NewSource(corev1.SchemeGroupVersion.WithResource("pods"), core, core.CoreV1().Pods(namespace), lws.SetNameLabelKey)
 	revisions := informer.NewSource(appsv1.SchemeGroupVersion.WithResource("controllerrevisions"), core,
-		core.AppsV1().ControllerRevisions(namespace), lws.SetNameLabelKey)
+		core.AppsV1().ControllerRevisions(namespace), ownRevisions)
 	c := &Caches{
 		sources: []*informer.Source{workloads, pods, revisions},
 		Workloads: workloads.Informer(&lws.LeaderWorkerSet{}, guard.Indexers(cache.Indexers{

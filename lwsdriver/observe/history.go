@@ -13,6 +13,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/utils/ptr"
+	disaggregated "sigs.k8s.io/lws/api/disaggregatedset/v1"
+	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
@@ -38,8 +40,13 @@ type HistoryRevision struct {
 
 // stripHistoryRevision is the informer's transform.
 func stripHistoryRevision(cr *appsv1.ControllerRevision) *HistoryRevision {
-	v := &HistoryRevision{ObjectMeta: stripMeta(&cr.ObjectMeta), Entry: history.Read(cr)}
+	v := &HistoryRevision{ObjectMeta: stripMeta(&cr.ObjectMeta)}
 	owner := ptr.Deref(metav1.GetControllerOf(cr), metav1.OwnerReference{})
+	// Any editor of a namespace may create a StatefulSet with large revisions that have the label.
+	if cmp.Or(controllerOf(cr, lws.GroupVersion.Group, Kind), controllerOf(cr, disaggregated.GroupVersion.Group, KindSet)) == "" {
+		return v
+	}
+	v.Entry = history.Read(cr)
 	v.workload, v.owner = KeyFor(owner.Kind, v.Namespace, strings.Clone(cr.Labels[record.StableLabel])), owner.UID
 	// The template itself is dropped: a rollback reads it again from the API server.
 	if t, err := history.Decode(cr); err == nil {

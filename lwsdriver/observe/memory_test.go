@@ -20,6 +20,9 @@ import (
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/lwstest"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/record/history"
 	"github.com/lockstep-rollouts/lockstep/plugin/informer"
 )
 
@@ -81,13 +84,21 @@ func large(name string) metav1.ObjectMeta {
 
 // What a user may make large is not kept. A PodDisruptionBudget whose rest is large is named instead.
 func TestMemoryOfNearbyObjects(t *testing.T) {
-	const objects, most = 100, 16 << 10
+	const objects, most = 20, 16 << 10
 	wide := func() *metav1.LabelSelector {
 		return &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{
 			Key: "a", Operator: metav1.LabelSelectorOpIn, Values: strings.Fields(strings.Repeat(strings.Repeat("z", 63)+" ", 16<<10)),
 		}}}
 	}
 	one := intstr.FromInt32(1)
+	// The controller of StatefulSets copies the labels and annotations of theirs, and who may edit these writes no other revision.
+	foreign := func(name string) metav1.Object {
+		w, wide := lwstest.WithImage(strings.Repeat("x", 250<<10)), strings.Repeat("y", 250<<10)
+		cr, err := history.Object(w, plan.Entry{Revision: name, EndMessage: wide}, record.TemplateOf(w))
+		require.NoError(t, err)
+		cr.Labels[lws.SetNameLabelKey], cr.OwnerReferences[0].APIVersion, cr.OwnerReferences[0].Kind = "vllm", "apps/v1", "StatefulSet"
+		return cr
+	}
 	for name, test := range map[string]struct {
 		make      func(name string) metav1.Object
 		transform cache.TransformFunc
@@ -101,6 +112,8 @@ func TestMemoryOfNearbyObjects(t *testing.T) {
 		"metadata of a quota": {func(name string) metav1.Object {
 			return &corev1.ResourceQuota{ObjectMeta: large(name)}
 		}, informer.Transform(stripMetadata)},
+		"revision of a StatefulSet":                 {foreign, informer.Transform(stripRevision)},
+		"revision of a StatefulSet like of history": {foreign, informer.Transform(stripHistoryRevision)},
 	} {
 		var kept []any
 		before := heap()

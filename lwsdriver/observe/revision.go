@@ -89,6 +89,11 @@ func stripRevision(cr *appsv1.ControllerRevision) *revisionView {
 	}
 	if owner := metav1.GetControllerOf(cr); owner != nil {
 		v.owner = owner.UID
+		// Another controller's: any editor of a namespace may create a StatefulSet with large revisions that have the label.
+		if controllerOf(cr, lws.GroupVersion.Group, Kind) == "" {
+			v.raw = nil
+			return v
+		}
 	}
 	stored := struct {
 		Spec revisioned `json:"spec"`
