@@ -85,16 +85,15 @@ func stripRevision(cr *appsv1.ControllerRevision) *revisionView {
 		set:        strings.Clone(cr.Labels[lws.SetNameLabelKey]),
 		hash:       strings.Clone(cr.Labels[lws.RevisionKey]),
 		number:     cr.Revision,
-		raw:        cr.Data.Raw,
 	}
 	if owner := metav1.GetControllerOf(cr); owner != nil {
 		v.owner = owner.UID
 		// Another controller's: any editor of a namespace may create a StatefulSet with large revisions that have the label.
 		if controllerOf(cr, lws.GroupVersion.Group, Kind) == "" {
-			v.raw = nil
 			return v
 		}
 	}
+	v.raw = cr.Data.Raw
 	stored := struct {
 		Spec revisioned `json:"spec"`
 	}{}
