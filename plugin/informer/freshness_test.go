@@ -290,19 +290,23 @@ func TestWatchEnds(t *testing.T) {
 func TestSuspended(t *testing.T) {
 	watched(t, func(_ *server, f *Freshness, _ *atomic.Int32) {
 		var ahead time.Duration
-		f.now = func() time.Time { return time.Now().Add(ahead) }
-		ahead = time.Minute
+		f.wallClock = func() time.Time { return time.Now().Add(ahead) }
+		ahead = time.Hour
 		got, _ := why(f)
 		assert.Contains(t, got, "suspended", "resumed: %q", got)
+		ahead = 0 // the clock was set, and is set back
 		time.Sleep(catchUpTime)
 		got, _ = why(f)
 		assert.Empty(t, got, "read: %q", got)
 	})
 }
 
-// The monotonic clock stands still while a machine sleeps, and its caches are no fresher for that.
-func TestFreshnessHasWallClockOnly(t *testing.T) {
-	t.Parallel()
-	now := NewFreshness(func() {}).now()
-	assert.Equal(t, now.Round(0), now, "%v has a reading of the monotonic clock", now)
+// A watch that falls silent while the clock is set back is silent no later.
+func TestSilentWatchOfClockSetBack(t *testing.T) {
+	watched(t, func(_ *server, f *Freshness, _ *atomic.Int32) {
+		f.wallClock = func() time.Time { return time.Now().Add(-time.Hour) }
+		time.Sleep(MaxSilence + time.Second)
+		got, _ := why(f)
+		assert.Equal(t, "its watch is silent", got)
+	})
 }

@@ -175,18 +175,18 @@ func (s *Source) Err() error {
 }
 
 // stale returns since when the cache is not confirmed, and why, nil if it is fresh or not filled yet.
-func (s *Source) stale() (since time.Time, why error) {
+func (s *Source) stale(elapsed func(time.Time) time.Duration) (since time.Time, why error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	switch now := wallClock(); {
+	switch {
 	case s.confirmed.IsZero(), s.optional && apierrors.IsNotFound(s.err): // it is not filled
 	case s.err != nil:
 		return s.failed, s.err
-	case now.Sub(s.mended) < catchUpTime:
+	case time.Since(s.mended) < catchUpTime:
 		return s.failed, errors.New("it is watched again, and reads what it has missed")
-	case !s.ended.IsZero() && now.Sub(s.ended) > reopenTime:
+	case !s.ended.IsZero() && elapsed(s.ended) > reopenTime:
 		return s.ended, errors.New("its watch has ended, and no other has caught up")
-	case now.Sub(s.confirmed) > MaxSilence:
+	case elapsed(s.confirmed) > MaxSilence:
 		return s.confirmed, errors.New("its watch is silent")
 	case s.shows != nil && !s.shows():
 		return s.behind, errors.New("its watch is slow: it does not show a change that the API server has made")
@@ -253,8 +253,9 @@ const (
 type Freshness struct {
 	changed func()
 	sources []*Source
-	now     func() time.Time
-	metric  *prometheus.GaugeVec
+	// wallClock goes on while the machine sleeps, unlike the monotonic clock, which nobody sets.
+	wallClock func() time.Time
+	metric    *prometheus.GaugeVec
 
 	mu sync.Mutex
 	// running is when the process was last seen to run, resumed when it was after it had stood still since the time asleep.
@@ -270,14 +271,16 @@ type Stale struct {
 
 // NewFreshness returns a Freshness of the caches of sources. changed is called when one becomes stale or fresh; it must not block.
 func NewFreshness(changed func(), sources ...*Source) *Freshness {
-	return &Freshness{changed: changed, sources: sources, now: wallClock, metric: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+	return &Freshness{changed: changed, sources: sources, wallClock: time.Now, metric: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 		Namespace: "lockstep", Name: "cache_stale",
 		Help: "1 while a cache is not confirmed by the API server, so that no release is promoted by what it holds, else 0. By resource.",
 	}, []string{"resource"})}
 }
 
-// wallClock returns the time without the monotonic clock, which stands still while the machine sleeps.
-func wallClock() time.Time { return time.Now().Round(0) }
+// elapsed returns how much time has passed by the clock that has moved further.
+func (f *Freshness) elapsed(at time.Time) time.Duration {
+	return max(time.Since(at), f.wallClock().Round(0).Sub(at))
+}
 
 // Metrics returns a metric of the caches that are judged.
 func (f *Freshness) Metrics() prometheus.Collector { return f.metric }
@@ -313,8 +316,8 @@ func (f *Freshness) Run(ctx context.Context) {
 func (f *Freshness) lastSuspension() (since, resumed time.Time) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	now := f.now()
-	if !f.running.IsZero() && now.Sub(f.running) > suspended {
+	now := time.Now()
+	if !f.running.IsZero() && f.elapsed(f.running) > suspended {
 		f.asleep, f.resumed = f.running, now
 	}
 	f.running = now
@@ -347,8 +350,8 @@ func (f *Freshness) Of(sources ...*Source) (stale []Stale) {
 		sources = f.sources
 	}
 	for _, s := range sources {
-		since, why := s.stale()
-		if f.now().Sub(resumed) < catchUpTime {
+		since, why := s.stale(f.elapsed)
+		if time.Since(resumed) < catchUpTime {
 			since, why = asleep, errors.New("the driver was suspended, and reads what it has missed")
 		}
 		if why != nil {
