@@ -50,7 +50,7 @@ func (d *Driver) WatchWorkloads(req *pb.WatchWorkloadsRequest, stream grpc.Serve
 // serves returns an error if the driver can't serve a namespace. Empty means all that it serves.
 func (d *Driver) serves(namespace string) error {
 	if own := d.options.Namespace; own != "" && namespace != "" && own != namespace {
-		return drivererr.New(pb.ErrorReason_ERROR_REASON_UNSUPPORTED, "this driver serves namespace %q only, not %q", own, namespace)
+		return drivererr.New(pb.ErrorReason_ERROR_REASON_UNSUPPORTED, "this driver serves namespace %q only, not %q: use one that serves it", own, namespace)
 	}
 	return d.engine.Ready()
 }

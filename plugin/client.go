@@ -230,7 +230,7 @@ func (p checked) to(method string) (peer, error) {
 	// An RPC of another service, such as health, needs no capability.
 	if needs, ok := capabilities[method]; err == nil && ok && !slices.Contains(d.info.GetCapabilities(), needs) {
 		err = drivererr.New(pb.ErrorReason_ERROR_REASON_UNSUPPORTED,
-			"%s does not serve %s: it does not list %v", d.info.GetName(), path.Base(method), needs)
+			"%s does not serve %s: it does not list %v. Do without it, or use a driver that lists it", d.info.GetName(), path.Base(method), needs)
 	}
 	return d, err
 }

@@ -179,7 +179,7 @@ func TestCommands(t *testing.T) {
 		"a driver that does not split requests is refused before the release starts": {
 			release + routes, func(d *hosttest.Driver) { d.NoTraffic = true }, exit.Error,
 			"cannot release default/vllm: the policy has traffic, but driver fake.lockstep.dev splits no requests: " +
-				"it does not list CAPABILITY_TRAFFIC_WEIGHT [UNSUPPORTED]\n  what to do: leave it out",
+				"it does not list CAPABILITY_TRAFFIC_WEIGHT. Leave it out, or use a driver that lists it [UNSUPPORTED]\n",
 		},
 		"the message names the workload and what to do": {
 			"release other --style canary --batches 100%", nil, exit.Error,

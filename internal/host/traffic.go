@@ -80,7 +80,7 @@ func requireCapability(info *pb.GetDriverInfoResponse, capability pb.Capability,
 	if slices.Contains(info.GetCapabilities(), capability) {
 		return nil
 	}
-	return drivererr.New(pb.ErrorReason_ERROR_REASON_UNSUPPORTED, why+": it does not list %s", info.GetName(), capability)
+	return drivererr.New(pb.ErrorReason_ERROR_REASON_UNSUPPORTED, why+": it does not list %s. Leave it out, or use a driver that lists it", info.GetName(), capability)
 }
 
 // HeaderRoute routes the requests with a header, or a cookie, to the update revision, whatever its weight.

@@ -262,8 +262,8 @@ func Given(field string) string {
 // remedyLines returns lines that say what the user can do about a reason.
 func remedyLines(reason pb.ErrorReason, metadata map[string]string, hints Hints) []string {
 	switch reason {
-	case pb.ErrorReason_ERROR_REASON_UNSPECIFIED, pb.ErrorReason_ERROR_REASON_INVALID_REQUEST:
-		return nil
+	case pb.ErrorReason_ERROR_REASON_UNSPECIFIED, pb.ErrorReason_ERROR_REASON_INVALID_REQUEST, pb.ErrorReason_ERROR_REASON_UNSUPPORTED:
+		return nil // the message says it
 	case pb.ErrorReason_ERROR_REASON_RELEASE_IN_PROGRESS:
 		owner := metadata["owner"]
 		if host.IsOther(owner) {
@@ -299,8 +299,6 @@ func remedyLines(reason pb.ErrorReason, metadata map[string]string, hints Hints)
 			return []string{"  what to do: the driver inside this command has your own permissions: ask for those of ClusterRole lockstep-driver " +
 				"in config/base, of which reading commands need the reads only, or use a server with --address", "  to see those that you lack: " + hints.Check}
 		}
-	case pb.ErrorReason_ERROR_REASON_UNSUPPORTED:
-		return []string{"  what to do: leave it out, or use a driver that supports it"}
 	case pb.ErrorReason_ERROR_REASON_NOT_SYNCED, pb.ErrorReason_ERROR_REASON_API_UNAVAILABLE:
 		if hints.Inside {
 			return []string{"  to check the API server and your rights: " + hints.Check}
