@@ -14,6 +14,8 @@ import (
 	"io"
 
 	rbacv1 "k8s.io/api/rbac/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/yaml"
 )
 
@@ -33,21 +35,37 @@ var DriverRoles = []string{"base/role", "base/gateway", "base/ingress", "base/po
 
 // DriverRules returns the rules of the ClusterRoles that the driver's is the sum of, by their names.
 func DriverRules() (map[string][]rbacv1.PolicyRule, error) {
-	manifest, err := Manifests(DriverRoles...)
+	roles, err := Objects(DriverRoles...)
 	if err != nil {
 		return nil, err
 	}
 	rules := map[string][]rbacv1.PolicyRule{}
-	for d := yaml.NewYAMLOrJSONDecoder(bytes.NewReader(manifest), len(manifest)); ; {
+	for _, u := range roles {
 		var role rbacv1.ClusterRole
-		if err := d.Decode(&role); errors.Is(err, io.EOF) {
-			return rules, nil
-		} else if err != nil {
+		if err := runtime.DefaultUnstructuredConverter.FromUnstructured(u.Object, &role); err != nil {
 			return nil, fmt.Errorf("decode config/base: %w", err)
 		}
 		if role.AggregationRule == nil {
 			rules[role.Name] = role.Rules
 		}
+	}
+	return rules, nil
+}
+
+// Objects returns the objects of files of this folder, by their names without .yaml.
+func Objects(names ...string) (all []*unstructured.Unstructured, err error) {
+	manifest, err := Manifests(names...)
+	if err != nil {
+		return nil, err
+	}
+	for d := yaml.NewYAMLOrJSONDecoder(bytes.NewReader(manifest), len(manifest)); ; {
+		u := &unstructured.Unstructured{}
+		if err := d.Decode(&u.Object); errors.Is(err, io.EOF) {
+			return all, nil
+		} else if err != nil {
+			return nil, fmt.Errorf("decode %v: %w", names, err)
+		}
+		all = append(all, u)
 	}
 }
 

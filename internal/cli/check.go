@@ -13,9 +13,12 @@ import (
 	"github.com/spf13/cobra"
 	admissionv1 "k8s.io/api/admissionregistration/v1"
 	authorizationv1 "k8s.io/api/authorization/v1"
+	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/version"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/utils/ptr"
@@ -91,6 +94,8 @@ type checker struct {
 	objects   dynamic.Interface
 	namespace string
 	rows      []checked
+	// policies are those of this version, and their bindings.
+	policies []*unstructured.Unstructured
 	// serverless: the cluster has no server.
 	serverless bool
 	// err is the first answer that says nothing of what is installed.
@@ -118,13 +123,21 @@ func (c *checker) run(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("reach the API server: %w", err)
 	}
+	if c.policies, err = config.Objects("admission/policy", "permissions/marks", "disaggregated/bounds", "disaggregated/children", "disaggregated/deletions", "disaggregated/scale"); err != nil {
+		return err //nolint:wrapcheck // the manifests are in this program
+	}
 	c.add(fine, "Kubernetes", "%s (tested: %s)", server.GitVersion, strings.Join(compatibility.Kubernetes.Versions, ", "))
 	if c.serves(lws.GroupVersion) {
 		deployed, found, _ := c.deployed(ctx, "lws")
 		if !found {
 			deployed = "version unknown: " + deployed
 		}
-		c.add(fine, "LeaderWorkerSet", "%s (tested: %s)", deployed, strings.Join(compatibility.LWS.Versions, ", "))
+		tested := strings.Join(compatibility.LWS.Versions, ", ")
+		if tag := strings.TrimPrefix(strings.Fields(deployed)[0], "lws:"); found && isOlder(tag, compatibility.LWS.Default()) {
+			c.add(missing, "LeaderWorkerSet", "%s: install %s or later (tested: %s)", deployed, compatibility.LWS.Default(), tested)
+		} else {
+			c.add(fine, "LeaderWorkerSet", "%s (tested: %s)", deployed, tested)
+		}
 	} else {
 		c.add(missing, "LeaderWorkerSet", "its API is not served: install LeaderWorkerSet %s or later", compatibility.LWS.Default())
 	}
@@ -149,6 +162,12 @@ func (c *checker) run(ctx context.Context) error {
 		return c.err
 	}
 	return c.rights(ctx)
+}
+
+// isOlder reports whether the tag of an image is an older version than another one.
+func isOlder(tag, than string) bool {
+	v, err := version.ParseSemantic(tag)
+	return err == nil && v.LessThan(version.MustParseSemantic(than))
 }
 
 // serves reports whether the API server has a version of an API.
@@ -179,6 +198,20 @@ func (c *checker) deployed(ctx context.Context, app string) (text string, found,
 	return strings.Join(texts, "; "), true, false
 }
 
+// decides are the fields of an admission policy that decide about requests, besides those that [observe.DeniesRequests] judges.
+var decides = []string{"matchConditions", "variables", "validations", "mutations"}
+
+// differs reports whether an admission policy decides otherwise than the one of this version with its kind and name.
+func (c *checker) differs(object *unstructured.Unstructured) bool {
+	return slices.ContainsFunc(c.policies, func(u *unstructured.Unstructured) bool {
+		return u.GetKind() == object.GetKind() && u.GetName() == object.GetName() && slices.ContainsFunc(decides, func(field string) bool {
+			want, _, _ := unstructured.NestedFieldNoCopy(u.Object, "spec", field)
+			have, _, _ := unstructured.NestedFieldNoCopy(object.Object, "spec", field)
+			return !apiequality.Semantic.DeepEqual(want, have)
+		})
+	})
+}
+
 // policy checks admission policies of a type, each of which has a binding of its name. The first name stands for all of them.
 func (c *checker) policy(ctx context.Context, typ, with, without string, names ...string) {
 	for _, name := range names {
@@ -195,6 +228,9 @@ func (c *checker) policy(ctx context.Context, typ, with, without string, names .
 				return
 			case !observe.DeniesRequests(object):
 				c.add(absent, names[0], "%s %s is not in force for every request: %s", object.GetKind(), name, without)
+				return
+			case c.differs(object):
+				c.add(absent, names[0], "%s %s is not that of this version: %s", object.GetKind(), name, without)
 				return
 			}
 		}

@@ -4,10 +4,7 @@
 package cli
 
 import (
-	"bytes"
-	"errors"
 	"fmt"
-	"io"
 	"slices"
 	"strings"
 	"testing"
@@ -26,7 +23,6 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/util/yaml"
 	dynamicfake "k8s.io/client-go/dynamic/fake"
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
@@ -62,17 +58,13 @@ func newCheckedCluster(may func(*authorizationv1.ResourceAttributes) bool, serve
 // admissionPolicies returns the policies that config has, and their bindings.
 func admissionPolicies(t *testing.T) (all []runtime.Object) {
 	t.Helper()
-	manifest, err := config.Manifests("admission/policy", "admission/binding", "permissions/marks",
+	objects, err := config.Objects("admission/policy", "admission/binding", "permissions/marks",
 		"disaggregated/bounds", "disaggregated/children", "disaggregated/deletions", "disaggregated/scale")
 	require.NoError(t, err)
-	for d := yaml.NewYAMLOrJSONDecoder(bytes.NewReader(manifest), len(manifest)); ; {
-		u := &unstructured.Unstructured{}
-		if err := d.Decode(&u.Object); errors.Is(err, io.EOF) {
-			return all
-		}
-		require.NoError(t, err)
+	for _, u := range objects {
 		all = append(all, u)
 	}
+	return all
 }
 
 // A policy is in force only with its binding, and if neither leaves anything out.
@@ -92,6 +84,8 @@ func TestCheckPolicies(t *testing.T) {
 		{"ValidatingAdmissionPolicyBinding", "lockstep-marks", []string{"validationActions"}, []any{"Audit"}, "- lockstep-marks ValidatingAdmissionPolicyBinding lockstep-marks"},
 		{"ValidatingAdmissionPolicy", "lockstep-bounds-scale", nil, nil, "- lockstep-bounds no DisaggregatedSet"},
 		{"ValidatingAdmissionPolicyBinding", "lockstep-bounds-deletions", nil, nil, "- lockstep-bounds no DisaggregatedSet"},
+		{"ValidatingAdmissionPolicy", "lockstep-bounds", []string{"validations"}, []any{map[string]any{"expression": "true"}}, "- lockstep-bounds ValidatingAdmissionPolicy lockstep-bounds is not that of this version"},
+		{"MutatingAdmissionPolicy", "lockstep-hold", []string{"matchConditions"}, []any{map[string]any{"name": "never", "expression": "false"}}, "- lockstep-hold MutatingAdmissionPolicy lockstep-hold is not"},
 		{"ValidatingAdmissionPolicyBinding", "lockstep-bounds-writers", []string{"validationActions"}, []any{"Warn"}, "- lockstep-bounds ValidatingAdmissionPolicyBinding lockstep-bounds-writers"},
 	} {
 		policies := slices.DeleteFunc(admissionPolicies(t), func(o runtime.Object) bool {
@@ -137,6 +131,13 @@ func TestCheck(t *testing.T) {
 				"ok Kubernetes ", "MISSING LeaderWorkerSet", "- lockstep-hold", "- lockstep-marks", "- DisaggregatedSet", "- server", "ok rights", "ok rights", "ok drive",
 			}, true,
 		},
+		"an old LeaderWorkerSet": {
+			[]string{"leaderworkerset.x-k8s.io/v1"}, nil, func(*authorizationv1.ResourceAttributes) bool { return true },
+			[]string{
+				"ok Kubernetes ", "MISSING LeaderWorkerSet lws:v0.8.0 in lws-system/lws, 1 of 2 ready: install v0.9.0 or later", "- lockstep-hold", "- lockstep-marks",
+				"- DisaggregatedSet", "- server", "ok rights", "ok rights", "ok drive",
+			}, true,
+		},
 		"a reader": {
 			[]string{"leaderworkerset.x-k8s.io/v1", "disaggregatedset.x-k8s.io/v1"}, nil,
 			func(r *authorizationv1.ResourceAttributes) bool {
@@ -179,6 +180,8 @@ func TestCheck(t *testing.T) {
 	} {
 		core := newCheckedCluster(tt.may, tt.served...)
 		switch name {
+		case "an old LeaderWorkerSet":
+			require.NoError(t, core.Tracker().Update(appsv1.SchemeGroupVersion.WithResource("deployments"), deployment("lws:v0.8.0"), "lws-system"))
 		case "a user of a server":
 			require.NoError(t, core.Tracker().Add(deployment("lockstep:v1")))
 		case "a user of one namespace":
