@@ -41,8 +41,8 @@ func TestDisaggregatedFaults(t *testing.T) {
 	kinds := slices.DeleteFunc(slices.Clone(faultKinds), fault.slow)
 	for n, in := range allStyles {
 		for m, intent := range []pb.FinalizeIntent{promote, rollback} {
-			for i := range len(kinds) + 2 { // the first two kill the driver
-				if !meets(2*n+m, i, 6) {
+			for i := range len(kinds) + 2 { // the first two kill the driver, and every course meets one of these
+				if i < 2 && i != m || i >= 2 && !meets(2*n+m, i, 6) {
 					continue
 				}
 				name, kind := fmt.Sprintf("killed, answered=%t", i == 1), fault{}
@@ -62,7 +62,7 @@ func TestDisaggregatedFaults(t *testing.T) {
 	}
 }
 
-// releaseWithoutLWS promotes releases, and kills LWS in the middle of a batch and of the promotion. The cluster is the test's own.
+// releaseWithoutLWS promotes releases, and kills LWS while a template waits, and in the middle of a batch and of the promotion. The cluster is the test's own.
 func releaseWithoutLWS(t *testing.T) {
 	t.Helper()
 	c := suite.Own(t, cluster.WithNodes(4, nil))
@@ -78,6 +78,13 @@ func releaseWithoutLWS(t *testing.T) {
 		before, after := fmt.Sprintf("v%d", i+1), fmt.Sprintf("v%d", i+2)
 		s.setImage(after)
 		s.Await(after, 0, 0)
+		require.NoError(t, c.KillComponent(cluster.LWS))
+		require.NoError(t, c.StartComponent(t.Context(), cluster.LWS))
+		for _, decode := range []int32{3, 2} { // LWS follows the set again, and starts nothing of the template that waits
+			s.scale(2, decode)
+			s.Await(before, 2, decode)
+			s.Await(after, 0, 0)
+		}
 		groups := s.count()
 		s.begin(after, style, "50%", "100%")
 		s.killLWS("the batch starts groups", func() bool { return len(s.Leaders(after)) > 0 }, func(ctx context.Context) error {

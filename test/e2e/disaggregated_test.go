@@ -200,15 +200,16 @@ func (s *roleSet) mustStay(tag string, before map[string]types.UID) {
 	assert.Equal(s.t, before, s.Leaders(tag), "the leaders at %s", tag)
 }
 
-// TestDisaggregatedHeld: an edited template creates children without groups, and nothing else. Roles are scaled, groups fail, and LWS
-// restarts under the hold as without it. The first template again leaves nothing behind. Disown lets LWS roll.
+// TestDisaggregatedHeld: an edited template creates children without groups, and nothing else. Roles are scaled, and groups that fail are made
+// again, under the hold as without it. The first template again leaves nothing behind. Disown lets LWS roll.
 //
-// Proves (test): A DisaggregatedSet is held for every client, and scaled, edited and disowned under the hold.
+// Proves (smoke): A DisaggregatedSet is held for every client, and scaled, edited and disowned under the hold.
 func TestDisaggregatedHeld(t *testing.T) {
 	t.Parallel()
 	s := newRoleSet(t, 4, 2)
 	s.adopt()
 	s.awaitState(pb.State_STATE_HOLDING, "Held")
+	s.mustPrint([]string{"ok lockstep-bounds DisaggregatedSets can be adopted"}, "check", "--kubeconfig", s.cluster.Kubeconfig())
 
 	s.setImage("v2")
 	s.Await("v2", 0, 0)
@@ -216,6 +217,9 @@ func TestDisaggregatedHeld(t *testing.T) {
 	if roles := c.GetRoles(); len(roles) != 2 || roles[0].GetStableReady() != 4 || roles[1].GetStableReady() != 2 || c.GetStableReady() != 4 {
 		t.Errorf("the context has roles %v and %d stable units ready", roles, c.GetStableReady())
 	}
+
+	s.losesGroup("v1")
+	s.Await("v2", 0, 0)
 
 	s.scale(5, 1)
 	s.Await("v1", 5, 1)
@@ -238,6 +242,20 @@ func TestDisaggregatedHeld(t *testing.T) {
 	s.wake()
 	s.Await("v4", 4, 2)
 	s.Await("v1", -1, -1)
+}
+
+// losesGroup deletes a leader with a tag, and returns once LWS has made its group again at that tag.
+func (s *roleSet) losesGroup(tag string) {
+	s.t.Helper()
+	before := s.Leaders(tag)
+	name := slices.Min(slices.Collect(maps.Keys(before)))
+	require.NoError(s.t, s.kube.CoreV1().Pods(s.namespace).Delete(s.t.Context(), name, metav1.DeleteOptions{}))
+	s.eventually("the group of "+name+" is made again", func(context.Context) error {
+		if after := s.Leaders(tag); len(after) != len(before) || after[name] == before[name] {
+			return errNotYet
+		}
+		return nil
+	})
 }
 
 // wake has LWS reconcile the set: it tries again late what the bounds refused before they were deleted.
@@ -374,8 +392,7 @@ func (s *roleSet) finalize(id string, intent pb.FinalizeIntent) {
 // they become the set without a second start, decode last. The hold is that of the new revision. The second release has a Service, which selects
 // decode: its units are groups of decode, also once another client deletes the record.
 //
-// Proves (test): A DisaggregatedSet is released by units: aborted, promoted, the driver killed; blue-green and a third template; refused in
-// words.
+// Proves (smoke): A DisaggregatedSet is released by units: aborted, promoted.
 func TestDisaggregatedReleased(t *testing.T) {
 	t.Parallel()
 	s := newRoleSet(t, 4, 2)

@@ -41,7 +41,7 @@ var monitored = []string{"TestGates", "TestDashboard", "TestDashboardDriver", "T
 var disaggregated = []string{
 	"TestDisaggregatedHeld", "TestDisaggregatedReleased", "TestDisaggregatedBlueGreen", "TestDisaggregatedShifted", "TestDisaggregatedUndone",
 	"TestDisaggregatedRoleScaler", "TestDisaggregatedSlices", "TestDisaggregatedLegacySlices", "TestDisaggregatedFaults", "TestDisaggregatedForeign", "TestDisaggregatedRefused", "TestDisaggregatedRoles",
-	"TestDisaggregatedScaledToZero", "TestDisaggregatedEmptied", "TestDisaggregatedMarks", "TestDisaggregatedNamespaced",
+	"TestDisaggregatedScaledToZero", "TestDisaggregatedEmptied", "TestDisaggregatedPromotionAborted", "TestDisaggregatedMarks", "TestDisaggregatedNamespaced",
 }
 
 // whole has every end-to-end test. The longest suites are first, and those that run alone are last.
@@ -199,13 +199,14 @@ type course struct {
 	level    level
 }
 
-// matrix has the versions that are not the default, with smoke tests of the suites that depend on them. Kruise v0.6.3 has all tests,
-// because the driver is a separate server there.
+// matrix has the versions that are not the default, with smoke tests of the suites that depend on them. All tests have Kruise v0.6.3,
+// because the driver is a separate server there, and DisaggregatedSets on LWS v0.10.0, whose controller of them is another one.
 var matrix = []course{
-	{cluster.Versions{Kubernetes: "v1.37"}, []string{"e2e"}, levelSmoke},
-	{cluster.Versions{Kubernetes: "v1.35", GatewayAPI: "v1.5"}, []string{"e2e", "traffic"}, levelSmoke},
-	{cluster.Versions{Kubernetes: "v1.34", GatewayAPI: "v1.4"}, []string{"e2e", "traffic"}, levelSmoke},
-	{cluster.Versions{LWS: "v0.10.0"}, []string{"e2e", "argo", "batchrelease", "disaggregated"}, levelSmoke},
+	{cluster.Versions{Kubernetes: "v1.37"}, []string{"e2e", "disaggregated"}, levelSmoke},
+	{cluster.Versions{Kubernetes: "v1.35", GatewayAPI: "v1.5"}, []string{"e2e", "traffic", "disaggregated"}, levelSmoke},
+	{cluster.Versions{Kubernetes: "v1.34", GatewayAPI: "v1.4"}, []string{"e2e", "traffic", "disaggregated"}, levelSmoke},
+	{cluster.Versions{LWS: "v0.10.0"}, []string{"e2e", "argo", "batchrelease", "traffic"}, levelSmoke},
+	{cluster.Versions{LWS: "v0.10.0"}, []string{"disaggregated"}, levelAll},
 	{cluster.Versions{Argo: "v1.10.2"}, []string{"argo"}, levelSmoke},
 	{cluster.Versions{Kruise: "v0.6.3"}, []string{"kruise", "batchrelease"}, levelAll},
 }
