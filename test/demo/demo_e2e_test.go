@@ -84,6 +84,9 @@ func TestDemoSaysWhatItTakes(t *testing.T) {
 	}{
 		{name: "nothing is built", says: true},
 		{name: "Kubernetes is built", cached: "kubernetes/0123456789abcdef/bin/kube-apiserver"},
+		{name: "Argo is not", cached: "kubernetes/0123456789abcdef/bin/kube-apiserver", args: []string{"HOST=argo"}, says: true},
+		{name: "the node is not", cached: "kubernetes/0123456789abcdef/bin/kube-apiserver", args: []string{"NODE=1"}, says: true},
+		{name: "the gateway is not", cached: "kubernetes/0123456789abcdef/bin/kube-apiserver", args: []string{"TRAFFIC=1"}, says: true},
 		{name: "cluster at hand", args: []string{"KUBECONFIG=file"}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
