@@ -34,7 +34,7 @@ import (
 
 const about = `Lockstep releases LeaderWorkerSets in whole groups of pods, batch by batch. A user or a pipeline drives a release with these
 commands. Controllers launch the program as a plugin (Argo Rollouts), connect to a server (lockstep serve), or run inside it
-(lockstep kruise).
+(lockstep kruise). NAME is that of a LeaderWorkerSet; disaggregatedset/NAME is a DisaggregatedSet.
 `
 
 // otherwise has what does what users of other tools expect of a command or a flag.
@@ -46,6 +46,13 @@ var otherwise = map[string]string{
 	"pause":     "a release stays where it is when lockstep release is stopped with Ctrl-C; --no-promote stops it before the promotion",
 	"resume":    "run the same lockstep release again: it resumes where it stopped; lockstep promote NAME ends it",
 	"retry":     "repeat the command lockstep release",
+	"suspend":   "lockstep adopt NAME holds the groups until a release",
+	"reconcile": "a driver needs no request: lockstep status NAME shows what it does",
+	"restart":   "lockstep restarts no groups: kubectl delete pod LEADER restarts one",
+	"terminate": "lockstep abort NAME rolls back a running release, also while its gates are measured",
+	"events":    "lockstep watch NAME shows what happens, kubectl events the events of the workload",
+	"tree":      "lockstep status NAME shows the groups of a workload",
+	"lint":      "lockstep preflight NAME checks the workload and the cluster before a release",
 	"rollback":  "lockstep abort NAME ends a running release, lockstep undo NAME restores an earlier template",
 	"cancel":    "lockstep abort NAME rolls back a running release",
 	"stop":      "lockstep abort NAME rolls back a running release, Ctrl-C in lockstep release leaves it where it is",

@@ -214,7 +214,7 @@ func (s *Session) Conclude(result host.Result, err error, verb string, wanted ..
 // OneName requires the workload's name as the only argument.
 func OneName(cmd *cobra.Command, args []string) error {
 	if len(args) != 1 || args[0] == "" {
-		return exit.Usagef("%s needs the name of one LeaderWorkerSet, got %q; see %s --help",
+		return exit.Usagef("%s needs the name of one LeaderWorkerSet, or disaggregatedset/NAME, got %q; see %s --help",
 			cmd.CommandPath(), args, cmd.CommandPath())
 	}
 	return nil
