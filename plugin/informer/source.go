@@ -253,7 +253,7 @@ const (
 type Freshness struct {
 	changed func()
 	sources []*Source
-	// wallClock goes on while the machine sleeps, unlike the monotonic clock, which nobody sets.
+	// wallClock goes on while the machine sleeps, and may be set. With the monotonic clock it is the other way round.
 	wallClock func() time.Time
 	metric    *prometheus.GaugeVec
 
