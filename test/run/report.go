@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"os"
 	"regexp"
 	"slices"
@@ -44,6 +45,7 @@ func (r *result) read(events string) {
 	}
 	defer func() { _ = f.Close() }()
 	passed, messages := map[string]bool{}, map[string][]string{}
+	running := map[string]bool{} // packages, and tests
 	for decoder := json.NewDecoder(f); ; {
 		var event struct{ Action, Package, Test, Output string }
 		if err := decoder.Decode(&event); err != nil {
@@ -51,6 +53,12 @@ func (r *result) read(events string) {
 				r.err = errors.Join(r.err, fmt.Errorf("read the events of %s: %w", r.job, err))
 			}
 			break
+		}
+		switch name := event.Package + " " + event.Test; event.Action {
+		case "start", "run":
+			running[name] = true
+		case "pass", "fail", "skip":
+			delete(running, name)
 		}
 		switch {
 		case event.Test == "":
@@ -67,7 +75,11 @@ func (r *result) read(events string) {
 			messages[event.Test] = append(last[max(0, len(last)-3):], shorten(event.Output))
 		}
 	}
-	if r.err == nil && r.passed+r.failed == 0 {
+	switch {
+	case r.err != nil:
+	case len(running) > 0: // go tool succeeds although a signal has killed the program that it runs
+		r.err = fmt.Errorf("killed while these ran: %s", strings.Join(slices.Sorted(maps.Keys(running)), ", "))
+	case r.passed+r.failed == 0:
 		r.err = errors.New("no test ran")
 	}
 	for _, name := range r.job.must {

@@ -186,6 +186,20 @@ func TestReportFails(t *testing.T) {
 	}
 }
 
+// A signal has killed gotestsum, and the go command succeeds.
+func TestReportFailsOfKilledRun(t *testing.T) {
+	events := filepath.Join(t.TempDir(), "events")
+	files.Write(t, events, []byte(`{"Action":"start","Package":"x/argo"}
+{"Action":"run","Package":"x/argo","Test":"TestUndo"}
+{"Action":"pass","Package":"x/argo","Test":"TestUndo"}
+{"Action":"run","Package":"x/argo","Test":"TestAbort"}
+`))
+	r := result{job: job{suite: suite{name: "argo"}}}
+	r.read(events)
+	require.Error(t, report(&bytes.Buffer{}, []result{r}), "no error")
+	assert.Contains(t, r.err.Error(), "killed while these ran: x/argo , x/argo TestAbort")
+}
+
 func TestReportFailsWithoutTests(t *testing.T) {
 	events := filepath.Join(t.TempDir(), "events")
 	files.Write(t, events, []byte(`{"Action":"pass","Package":"x/argo"}`))
