@@ -7,15 +7,18 @@ SHELL := /bin/bash
 GO      ?= go
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo devel)
 LDFLAGS := -s -w -X github.com/lockstep-rollouts/lockstep/internal/cli.buildVersion=$(VERSION)
-BUF     := $(GO) tool -modfile=tools/proto/go.mod buf
+# The path of a tool that one of the modules in tools pins: $(call TOOL,MODULE,TOOL). It is not run by `go tool`, which succeeds when a
+# signal kills it, such as for want of memory.
+TOOL     = "$$($(GO) tool -n -modfile=$(CURDIR)/tools/$(1)/go.mod $(2))"
+BUF      = $(call TOOL,proto,buf)
 # Findings are cached with the path of the checkout they were found in, which the exclusions look at: a cache for each checkout.
-LINT    := GOLANGCI_LINT_CACHE='$(CURDIR)/.cache/golangci-lint' $(GO) tool -modfile=$(CURDIR)/tools/lint/go.mod golangci-lint
+LINT     = GOLANGCI_LINT_CACHE='$(CURDIR)/.cache/golangci-lint' $(call TOOL,lint,golangci-lint)
 # go test, and at the end once more what failed.
-TESTSUM := $(GO) tool -modfile=$(CURDIR)/tools/test/go.mod gotestsum
+TESTSUM  = $(call TOOL,test,gotestsum)
 # The suites and what they run on are a module of their own.
 SUITES  := $(GO) run -C test ./run
 # CRD and deep copies of a package: $(call CRD,PACKAGE,FOLDER OF THE CRD).
-CRD     = $(GO) tool -modfile=tools/crd/go.mod controller-gen paths=./plugin/kruise/v1alpha1 \
+CRD      = $(call TOOL,crd,controller-gen) paths=./plugin/kruise/v1alpha1 \
 	object:headerFile=tools/crd/header.txt output:object:dir=$(1) crd output:crd:dir=$(2)
 # The commit that `buf breaking` compares with; on a branch, where it left main.
 BASE    ?= main
@@ -202,7 +205,7 @@ site: ## Build the documentation as a static site into dist/site, with npm.
 
 .PHONY: lint
 lint: ## Lint Go, protobuf and the workflows.
-	$(GO) tool -modfile=tools/actionlint/go.mod actionlint
+	$(call TOOL,actionlint,actionlint)
 	$(BUF) lint
 	$(BUF) format --diff --exit-code
 	$(LINT) run ./...
@@ -243,7 +246,7 @@ verify-tidy:
 # Vulnerabilities that the binary can reach. Without the database, vuln.go.dev or that of GOVULNDB, nothing is checked, and it says so.
 .PHONY: verify-vulnerabilities
 verify-vulnerabilities:
-	@if out=$$($(GO) tool -modfile=tools/vuln/go.mod govulncheck ./cmd/lockstep 2>&1); then echo "govulncheck: $$(tail -1 <<<"$$out")"; \
+	@if out=$$($(call TOOL,vuln,govulncheck) ./cmd/lockstep 2>&1); then echo "govulncheck: $$(tail -1 <<<"$$out")"; \
 	elif grep -q '^govulncheck: fetching vulnerabilities: ' <<<"$$out"; then \
 	  echo "govulncheck: NOT CHECKED, the database can't be reached; set GOVULNDB to a copy. $$(tail -1 <<<"$$out")" >&2; \
 	else echo "$$out" >&2; exit 1; fi
