@@ -1060,6 +1060,7 @@ func (s roleState) settled(o Observation, d Decision) string {
 	case s.noted != autoscaler.HoldNone && (r == nil || atRestIn(d.State) && !r.Phase.Unfinished()):
 		return fmt.Sprintf("rule 7: the autoscaler stays held in %s, %s: %s", d.State, d.Reason, d.Message)
 	case r == nil:
+	case d.State == pb.State_STATE_COMPLETED && d.Reason == ReasonChildMissing && o.Stable.Revision != r.UpdateRevision: // another client has deleted the bounds; the message says which template to restore
 	case d.State == pb.State_STATE_COMPLETED && (s.units(revisionOf(r.UpdateRevision)) < all || s.serving(revisionOf(r.UpdateRevision), -1)):
 		return "the release is complete, and the groups are not"
 	case d.State == pb.State_STATE_ROLLED_BACK && (s.units(revisionOf(r.StableRevision)) < all || s.serving(revisionOf(r.StableRevision), -1)):
