@@ -200,8 +200,8 @@ func (s *roleSet) mustStay(tag string, before map[string]types.UID) {
 	assert.Equal(s.t, before, s.Leaders(tag), "the leaders at %s", tag)
 }
 
-// TestDisaggregatedHeld: an edited template creates children without groups, and nothing else. Roles are scaled, and groups that fail are made
-// again, under the hold as without it. The first template again leaves nothing behind. Disown lets LWS roll.
+// TestDisaggregatedHeld: an edited template creates children without groups, and nothing else. Roles are scaled under the hold as without it.
+// The first template again leaves nothing behind. Disown lets LWS roll.
 //
 // Proves (smoke): A DisaggregatedSet is held for every client, and scaled, edited and disowned under the hold.
 func TestDisaggregatedHeld(t *testing.T) {
@@ -217,9 +217,6 @@ func TestDisaggregatedHeld(t *testing.T) {
 	if roles := c.GetRoles(); len(roles) != 2 || roles[0].GetStableReady() != 4 || roles[1].GetStableReady() != 2 || c.GetStableReady() != 4 {
 		t.Errorf("the context has roles %v and %d stable units ready", roles, c.GetStableReady())
 	}
-
-	s.losesGroup("v1")
-	s.Await("v2", 0, 0)
 
 	s.scale(5, 1)
 	s.Await("v1", 5, 1)
@@ -244,18 +241,31 @@ func TestDisaggregatedHeld(t *testing.T) {
 	s.Await("v1", -1, -1)
 }
 
-// losesGroup deletes a leader with a tag, and returns once LWS has made its group again at that tag.
-func (s *roleSet) losesGroup(tag string) {
-	s.t.Helper()
-	before := s.Leaders(tag)
-	name := slices.Min(slices.Collect(maps.Keys(before)))
-	require.NoError(s.t, s.kube.CoreV1().Pods(s.namespace).Delete(s.t.Context(), name, metav1.DeleteOptions{}))
-	s.eventually("the group of "+name+" is made again", func(context.Context) error {
-		if after := s.Leaders(tag); len(after) != len(before) || after[name] == before[name] {
-			return errNotYet
+// TestDisaggregatedGroupFails: LWS makes a group that fails again at its own revision, also while another template waits.
+//
+// Proves (test): A DisaggregatedSet is held for every client, and scaled, edited and disowned under the hold.
+func TestDisaggregatedGroupFails(t *testing.T) {
+	t.Parallel()
+	s := newRoleSet(t, 1, 2)
+	s.observer.waive(ruleRoles) // the test itself deletes a leader
+	s.adopt()
+	s.setImage("v2")
+	s.Await("v2", 0, 0)
+	before := s.Leaders("v1")
+	for name := range before {
+		require.NoError(t, s.kube.CoreV1().Pods(s.namespace).Delete(t.Context(), name, metav1.DeleteOptions{}))
+	}
+	s.eventually("the groups are made again", func(context.Context) error {
+		after := s.Leaders("v1")
+		for name, uid := range before {
+			if after[name] == "" || after[name] == uid {
+				return errNotYet
+			}
 		}
 		return nil
 	})
+	s.Await("v1", 1, 2)
+	s.Await("v2", 0, 0)
 }
 
 // wake has LWS reconcile the set: it tries again late what the bounds refused before they were deleted.

@@ -39,7 +39,7 @@ var monitored = []string{"TestGates", "TestDashboard", "TestDashboardDriver", "T
 
 // disaggregated are the tests of test/e2e about DisaggregatedSets.
 var disaggregated = []string{
-	"TestDisaggregatedHeld", "TestDisaggregatedReleased", "TestDisaggregatedBlueGreen", "TestDisaggregatedShifted", "TestDisaggregatedUndone",
+	"TestDisaggregatedHeld", "TestDisaggregatedGroupFails", "TestDisaggregatedReleased", "TestDisaggregatedBlueGreen", "TestDisaggregatedShifted", "TestDisaggregatedUndone",
 	"TestDisaggregatedRoleScaler", "TestDisaggregatedSlices", "TestDisaggregatedLegacySlices", "TestDisaggregatedFaults", "TestDisaggregatedForeign", "TestDisaggregatedRefused", "TestDisaggregatedRoles",
 	"TestDisaggregatedScaledToZero", "TestDisaggregatedEmptied", "TestDisaggregatedPromotionAborted", "TestDisaggregatedMarks", "TestDisaggregatedNamespaced",
 }
