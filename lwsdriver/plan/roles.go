@@ -274,7 +274,7 @@ func (o Observation) childOf(slice int, revision, role string) Child {
 // warmsUpRole reports whether the groups of a child of another role than the entry role must be warmed up.
 func (o Observation) warmsUpRole(c Child) bool {
 	return o.Policy.WarmsUp() && o.Traffic != nil && slices.Contains(o.Policy.WarmUpRoles, c.Role) && c.Role != o.entryRole().Name &&
-		o.hasUpdateChildren() && c.Revision == o.Bounds.Update
+		indexRole(o.Roles, c.Role) >= 0 && o.hasUpdateChildren() && c.Revision == o.Bounds.Update
 }
 
 // coolRoles makes the groups of other roles not ready whose leaders have not answered their warm-up requests. The groups of units that get

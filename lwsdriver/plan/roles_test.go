@@ -648,6 +648,9 @@ func TestRolesAreWarmedUp(t *testing.T) {
 		"serving already": {func(o *Observation) { o.Children[2].Groups[0].Serving = true }, "true true"},
 		"another role":    {func(o *Observation) { o.Policy.WarmUpRoles = nil }, "true true"},
 		"no requests":     {func(o *Observation) { o.Traffic = nil }, "true true"},
+		"a role that is gone": {func(o *Observation) { // its child was deleted, and then the bounds
+			o.Roles, o.Policy.WarmUpRoles = o.Roles[1:], []string{"prefill"}
+		}, "false false"},
 	} {
 		o, got := ready(tt.change)
 		assert.Equal(t, tt.want, got, "%s: units", name)
