@@ -4,14 +4,16 @@
 package autoscaler
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"maps"
+	"slices"
 	"strings"
 
-	autoscalingv2 "k8s.io/api/autoscaling/v2"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/validation"
 	disaggregated "sigs.k8s.io/lws/api/disaggregatedset/v1"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
@@ -27,13 +29,16 @@ const (
 	KindScaledObject = "ScaledObject"
 )
 
-// Autoscaler is what a release depends on of an object that scales a workload.
+// Autoscaler is what a release depends on of an object that scales a workload. The size of each part is bounded: caches keep it.
 type Autoscaler struct {
+	// ObjectMeta has the annotations that a hold is in: the note, and those by which KEDA pauses.
 	metav1.ObjectMeta
 	State
 
-	// Behavior is that of a HorizontalPodAutoscaler, nil if it has none.
-	Behavior *autoscalingv2.HorizontalPodAutoscalerBehavior
+	// settings are those that a hold may change: the selectPolicy of an HPA's scaleUp and scaleDown, and annotations of a ScaledObject.
+	settings map[string]string
+	// bare is true if an HPA has no behavior of its user's: none, or that of heldBare.
+	bare bool
 }
 
 // State is how an autoscaler scales.
@@ -55,34 +60,96 @@ type State struct {
 // Hold returns the merge patch that keeps it from scaling in some directions and restores the others, with a note of what to
 // restore and for which workload it is held.
 func (a *Autoscaler) Hold(workload string, hold Hold) (map[string]any, error) {
-	if a.Kind == KindHPA {
-		return a.holdHPA(workload, hold)
+	// An unreadable note is replaced. What it could tell is lost unless it is still in the settings.
+	before, _ := ReadNote(a.Annotations)
+	next := Note{Workload: workload, Hold: hold, Bare: a.bare}
+	p, annotations := a.restore(cmp.Or(before, &Note{}), &next)
+	raw, err := json.Marshal(next)
+	if err != nil {
+		return nil, fmt.Errorf("encode note: %w", err)
 	}
-	return a.holdScaledObject(workload, hold)
+	annotations[NoteAnnotation] = string(raw)
+	return p, nil
 }
 
 // Release returns the merge patch that restores the user's configuration and removes the note, nil without a note. Fields that were
 // changed since Hold stay.
 func (a *Autoscaler) Release() (map[string]any, error) {
-	note, err := ReadNote(a.Annotations)
-	switch {
-	case err != nil || note == nil:
+	before, err := ReadNote(a.Annotations)
+	if err != nil || before == nil {
 		return nil, err
-	case a.Kind == KindHPA:
-		return a.releaseHPA(note), nil
-	default:
-		return a.releaseScaledObject(note), nil
 	}
+	p, annotations := a.restore(before, &Note{})
+	annotations[NoteAnnotation] = nil
+	return p, nil
 }
 
-// holdMetadata returns what a hold needs of an object's metadata. A hold is in annotations: the note, and those by which KEDA pauses.
-func holdMetadata(o metav1.Object) metav1.ObjectMeta {
-	annotations := maps.Clone(o.GetAnnotations())
-	maps.DeleteFunc(annotations, func(key, _ string) bool { return key != NoteAnnotation && !strings.HasPrefix(key, kedaPrefix) })
-	return metav1.ObjectMeta{
-		Namespace: o.GetNamespace(), Name: o.GetName(), UID: o.GetUID(), ResourceVersion: o.GetResourceVersion(),
-		OwnerReferences: o.GetOwnerReferences(), Annotations: annotations,
+// holds are the settings of each hold.
+var holds = map[string]map[Hold]map[string]string{
+	KindHPA:          {HoldDown: {scaleDown: disabled}, HoldAll: {scaleUp: disabled, scaleDown: disabled}},
+	KindScaledObject: {HoldDown: {pausedScaleInAnnotation: paused}, HoldAll: {pausedAnnotation: paused}},
+}
+
+// restore returns the merge patch, and its annotations, that restores what the hold of a note changed and then makes that of the next,
+// which gets the user's settings.
+func (a *Autoscaler) restore(before, next *Note) (p, annotations map[string]any) {
+	changes, user := map[string]any{}, maps.Clone(a.settings)
+	for name, value := range holds[a.Kind][before.Hold] {
+		if a.settings[name] != value {
+			continue // changed since
+		}
+		delete(user, name)
+		changes[name] = nil
+		if was, ok := before.User[name]; ok {
+			user[name], changes[name] = was, was
+		}
 	}
+	next.User = map[string]string{}
+	for name, value := range holds[a.Kind][next.Hold] {
+		was, ok := user[name]
+		if len(was) > maxSetting {
+			continue // KEDA is paused: it reads any value that is no boolean as true
+		}
+		if changes[name] = value; ok {
+			next.User[name] = was
+		}
+	}
+	annotations = map[string]any{}
+	p = map[string]any{"metadata": map[string]any{"annotations": annotations}}
+	switch {
+	case a.Kind == KindScaledObject:
+		maps.Copy(annotations, changes)
+	case a.bare:
+		p["spec"] = map[string]any{"behavior": heldBare(next.Hold)}
+	case len(changes) > 0:
+		behavior := map[string]any{}
+		for name, value := range changes {
+			behavior[name] = map[string]any{"selectPolicy": value} // nil: the API server's default
+		}
+		p["spec"] = map[string]any{"behavior": behavior}
+	}
+	return p, annotations
+}
+
+// Sizes in bytes above which a value has no meaning: no driver writes a longer note, and no longer setting is a boolean.
+const maxNote, maxSetting, maxOwner = 8 << 10, 512, 1 << 10
+
+// holdMetadata returns what a hold needs of an object's metadata: its controller, and annotations that are cut where they are too long.
+func holdMetadata(o metav1.Object) metav1.ObjectMeta {
+	m := metav1.ObjectMeta{Namespace: o.GetNamespace(), Name: o.GetName(), UID: o.GetUID(), ResourceVersion: o.GetResourceVersion()}
+	if owner := metav1.GetControllerOf(o); owner != nil && owner.Size() <= maxOwner {
+		m.OwnerReferences = []metav1.OwnerReference{*owner}
+	}
+	for _, key := range []string{NoteAnnotation, pausedAnnotation, pausedReplicasAnnotation, pausedScaleInAnnotation, pausedScaleOutAnnotation} {
+		most := maxSetting
+		if key == NoteAnnotation {
+			most = maxNote
+		}
+		if value, ok := o.GetAnnotations()[key]; ok {
+			metav1.SetMetaDataAnnotation(&m, key, strings.Clone(value[:min(len(value), most+1)]))
+		}
+	}
+	return m
 }
 
 // Directions are those in which an autoscaler may change the number of replicas.
@@ -115,12 +182,8 @@ type Note struct {
 	Hold Hold `json:"hold"`
 	// Bare is true if the HorizontalPodAutoscaler had no behavior.
 	Bare bool `json:"bare,omitempty"`
-	// ScaleUp and ScaleDown are its user's selectPolicy. Empty means the API server's default.
-	ScaleUp   string `json:"scaleUp,omitempty"`
-	ScaleDown string `json:"scaleDown,omitempty"`
-	// Paused and PausedScaleIn are its user's values of the ScaledObject's annotations. Nil means that it had none.
-	Paused        *string `json:"paused,omitempty"`
-	PausedScaleIn *string `json:"pausedScaleIn,omitempty"`
+	// User has the user's values of the settings that the hold changes. One that is missing was not set.
+	User map[string]string `json:"user,omitempty"`
 }
 
 // ReadNote returns the note among an object's annotations, nil if there is none. It refuses what no driver would have written.
@@ -139,20 +202,12 @@ func ReadNote(annotations map[string]string) (*Note, error) {
 	if n.Hold != HoldDown && n.Hold != HoldAll {
 		return nil, fmt.Errorf("annotation %s: %q is no hold", NoteAnnotation, n.Hold)
 	}
-	for _, policy := range []string{n.ScaleUp, n.ScaleDown} {
-		if !knownPolicy(policy) {
+	for _, name := range []string{scaleUp, scaleDown} {
+		if policy, ok := n.User[name]; ok && !slices.Contains(selectPolicies, policy) {
 			return nil, fmt.Errorf("annotation %s: %q is no selectPolicy", NoteAnnotation, policy)
 		}
 	}
 	return n, nil
-}
-
-func (n Note) encode() (string, error) {
-	raw, err := json.Marshal(n)
-	if err != nil {
-		return "", fmt.Errorf("encode note: %w", err)
-	}
-	return string(raw), nil
 }
 
 // Follow is Release in a handover: the same patch makes the autoscaler scale another workload. A note that can't be read is left
@@ -182,11 +237,11 @@ func RoleScaler(name string) string { return roleScaler + name }
 // IsRoleScaler reports whether a name is that of a RoleScaler.
 func IsRoleScaler(name string) bool { return strings.HasPrefix(name, roleScaler) }
 
-// workloadName returns the name in a scaleTargetRef if it refers to a LeaderWorkerSet or to the scaler of a role, else "".
+// workloadName returns the name in a scaleTargetRef if it may refer to a LeaderWorkerSet or to the scaler of a role, else "".
 func workloadName(apiVersion, kind, name string) string {
 	group, err := schema.ParseGroupVersion(apiVersion)
 	switch {
-	case err != nil:
+	case err != nil || len(name) > validation.DNS1123SubdomainMaxLength:
 	case kind == "LeaderWorkerSet" && (apiVersion == "" || group.Group == lws.GroupVersion.Group):
 		return name
 	case kind == "DisaggregatedSetRoleScaler" && group.Group == disaggregated.GroupVersion.Group:

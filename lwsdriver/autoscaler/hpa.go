@@ -12,13 +12,28 @@ import (
 	"k8s.io/utils/ptr"
 )
 
+// The settings of a HorizontalPodAutoscaler: the selectPolicy of each direction in its behavior.
+const (
+	scaleUp   = "scaleUp"
+	scaleDown = "scaleDown"
+	disabled  = string(autoscalingv2.DisabledPolicySelect)
+)
+
+// selectPolicies are the values of a selectPolicy.
+var selectPolicies = []string{string(autoscalingv2.MaxChangePolicySelect), string(autoscalingv2.MinChangePolicySelect), disabled}
+
 // OfHPA returns a HorizontalPodAutoscaler as an Autoscaler. It is held by the policy Disabled: it still computes and reports, and keeps
 // replicas between the user's minReplicas and maxReplicas.
 func OfHPA(h *autoscalingv2.HorizontalPodAutoscaler) *Autoscaler {
-	ref, b := h.Spec.ScaleTargetRef, ptr.Deref(h.Spec.Behavior, autoscalingv2.HorizontalPodAutoscalerBehavior{})
-	return &Autoscaler{ObjectMeta: holdMetadata(h), Behavior: h.Spec.Behavior, State: State{
+	ref, b, settings := h.Spec.ScaleTargetRef, ptr.Deref(h.Spec.Behavior, autoscalingv2.HorizontalPodAutoscalerBehavior{}), map[string]string{}
+	for name, rules := range map[string]*autoscalingv2.HPAScalingRules{scaleUp: b.ScaleUp, scaleDown: b.ScaleDown} {
+		if rules != nil && rules.SelectPolicy != nil {
+			settings[name] = string(*rules.SelectPolicy)
+		}
+	}
+	a := &Autoscaler{ObjectMeta: holdMetadata(h), settings: settings, bare: h.Spec.Behavior == nil, State: State{
 		Kind: KindHPA, Workload: workloadName(ref.APIVersion, ref.Kind, ref.Name),
-		Scales: Directions{Up: policyOf(b.ScaleUp) != disabled, Down: policyOf(b.ScaleDown) != disabled},
+		Scales: Directions{Up: settings[scaleUp] != disabled, Down: settings[scaleDown] != disabled},
 		ToZero: ptr.Deref(h.Spec.MinReplicas, 1) == 0, // which needs the feature gate HPAScaleToZero
 		Max:    int(h.Spec.MaxReplicas),
 		// The controller does not count what its stabilization window prevents.
@@ -26,104 +41,26 @@ func OfHPA(h *autoscalingv2.HorizontalPodAutoscaler) *Autoscaler {
 			return c.Type == autoscalingv2.ScalingLimited && c.Status == corev1.ConditionTrue && c.Reason == "ScaleDownLimit"
 		}),
 	}}
-}
-
-const disabled = autoscalingv2.DisabledPolicySelect
-
-func knownPolicy(p string) bool {
-	switch autoscalingv2.ScalingPolicySelect(p) {
-	case "", autoscalingv2.MaxChangePolicySelect, autoscalingv2.MinChangePolicySelect, disabled:
-		return true
+	if note, err := ReadNote(a.Annotations); err == nil && note != nil && note.Bare {
+		a.bare = a.bare || equality.Semantic.DeepEqual(h.Spec.Behavior, heldBare(note.Hold))
 	}
-	return false
-}
-
-func policyOf(r *autoscalingv2.HPAScalingRules) autoscalingv2.ScalingPolicySelect {
-	if r == nil {
-		return ""
+	if a.bare {
+		a.settings = nil // the behavior is restored as a whole
 	}
-	return ptr.Deref(r.SelectPolicy, "")
-}
-
-// holdHPA disables the directions of the hold, restores an earlier hold's other one, and changes nothing else.
-func (a *Autoscaler) holdHPA(workload string, hold Hold) (map[string]any, error) {
-	note := a.note(workload, hold)
-	value, err := note.encode()
-	if err != nil {
-		return nil, err
-	}
-	off := map[string]any{"selectPolicy": disabled}
-	behavior := map[string]any{"scaleDown": off}
-	switch {
-	case note.Bare:
-		return notePatch(value, map[string]any{"behavior": heldBare(hold)}), nil
-	case hold == HoldAll:
-		behavior["scaleUp"] = off
-	case policyOf(a.Behavior.ScaleUp) == disabled:
-		// An earlier hold of both directions disabled it, or the user did: the note tells.
-		behavior["scaleUp"] = selectPolicy(note.ScaleUp)
-	}
-	return notePatch(value, map[string]any{"behavior": behavior}), nil
-}
-
-// note returns what to restore later: the current policies, or those of an earlier note where the current ones are disabled.
-func (a *Autoscaler) note(workload string, hold Hold) Note {
-	before, err := ReadNote(a.Annotations)
-	// An unreadable note is replaced. What it could tell is lost unless it is still in the spec.
-	if err != nil || before == nil {
-		before = &Note{}
-	}
-	b := a.Behavior
-	if b == nil || before.Bare && equality.Semantic.DeepEqual(b, heldBare(before.Hold)) {
-		return Note{Workload: workload, Hold: hold, Bare: true}
-	}
-	next := Note{Workload: workload, Hold: hold, ScaleUp: string(policyOf(b.ScaleUp)), ScaleDown: string(policyOf(b.ScaleDown))}
-	if before.Hold == HoldAll && policyOf(b.ScaleUp) == disabled {
-		next.ScaleUp = before.ScaleUp
-	}
-	if before.Hold != HoldNone && policyOf(b.ScaleDown) == disabled {
-		next.ScaleDown = before.ScaleDown
-	}
-	return next
-}
-
-// releaseHPA restores the policy of each direction that is still disabled.
-func (a *Autoscaler) releaseHPA(note *Note) map[string]any {
-	b := a.Behavior
-	switch {
-	case b == nil:
-		// The user removed the behavior, so only the note is left to remove.
-		return notePatch(nil, nil)
-	case note.Bare && equality.Semantic.DeepEqual(b, heldBare(note.Hold)):
-		// Nothing was changed since the hold, so the behavior is the driver's as a whole.
-		return notePatch(nil, map[string]any{"behavior": nil})
-	}
-	behavior := map[string]any{}
-	if note.Hold == HoldAll && policyOf(b.ScaleUp) == disabled {
-		behavior["scaleUp"] = selectPolicy(note.ScaleUp)
-	}
-	if policyOf(b.ScaleDown) == disabled {
-		behavior["scaleDown"] = selectPolicy(note.ScaleDown)
-	}
-	return notePatch(nil, map[string]any{"behavior": behavior})
-}
-
-// selectPolicy sets a policy; an empty one gets the API server's default.
-func selectPolicy(p string) map[string]any {
-	if p == "" {
-		return map[string]any{"selectPolicy": nil}
-	}
-	return map[string]any{"selectPolicy": p}
+	return a
 }
 
 // heldBare is the held behavior of an autoscaler that had none: with all of the API server's defaults, so that it is recognized,
-// and so that a field that its user sets meanwhile is beside these defaults.
+// and so that a field that its user sets meanwhile is beside these defaults. Without a hold it is nil.
 func heldBare(hold Hold) *autoscalingv2.HorizontalPodAutoscalerBehavior {
+	if hold == HoldNone {
+		return nil
+	}
 	percent := autoscalingv2.HPAScalingPolicy{Type: autoscalingv2.PercentScalingPolicy, Value: 100, PeriodSeconds: 15}
 	pods := autoscalingv2.HPAScalingPolicy{Type: autoscalingv2.PodsScalingPolicy, Value: 4, PeriodSeconds: 15}
 	up := autoscalingv2.MaxChangePolicySelect
 	if hold == HoldAll {
-		up = disabled
+		up = autoscalingv2.DisabledPolicySelect
 	}
 	return &autoscalingv2.HorizontalPodAutoscalerBehavior{
 		ScaleUp: &autoscalingv2.HPAScalingRules{
@@ -131,16 +68,7 @@ func heldBare(hold Hold) *autoscalingv2.HorizontalPodAutoscalerBehavior {
 			Policies: []autoscalingv2.HPAScalingPolicy{pods, percent},
 		},
 		ScaleDown: &autoscalingv2.HPAScalingRules{
-			SelectPolicy: ptr.To(disabled), Policies: []autoscalingv2.HPAScalingPolicy{percent},
+			SelectPolicy: ptr.To(autoscalingv2.DisabledPolicySelect), Policies: []autoscalingv2.HPAScalingPolicy{percent},
 		},
 	}
-}
-
-// notePatch returns a merge patch of the note, nil to remove it, and of the other changes.
-func notePatch(note any, spec map[string]any) map[string]any {
-	p := map[string]any{"metadata": map[string]any{"annotations": map[string]any{NoteAnnotation: note}}}
-	if spec != nil {
-		p["spec"] = spec
-	}
-	return p
 }

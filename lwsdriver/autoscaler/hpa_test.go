@@ -79,8 +79,10 @@ func policies(h HPA) string {
 	if h.Spec.Behavior == nil {
 		return "none"
 	}
-	return string(policyOf(h.Spec.Behavior.ScaleUp) + "/" + policyOf(h.Spec.Behavior.ScaleDown))
+	return policyOf(h.Spec.Behavior.ScaleUp) + "/" + policyOf(h.Spec.Behavior.ScaleDown)
 }
+
+func policyOf(r *autoscalingv2.HPAScalingRules) string { return string(ptr.Deref(r.SelectPolicy, "")) }
 
 func TestHPA(t *testing.T) {
 	for _, test := range []struct {
@@ -145,7 +147,7 @@ func TestHPA(t *testing.T) {
 	}
 }
 
-func policyUp(h HPA) autoscalingv2.ScalingPolicySelect {
+func policyUp(h HPA) string {
 	if h.Spec.Behavior == nil {
 		return ""
 	}
@@ -176,7 +178,7 @@ func TestHPAHoldChanges(t *testing.T) {
 // What the user disables while only the other direction is held stays disabled.
 func TestHPADisabledWhileHeldDown(t *testing.T) {
 	held := hpa("Max", "Max", "").hold(t, HoldDown)
-	held.Spec.Behavior.ScaleUp.SelectPolicy = ptr.To(disabled)
+	held.Spec.Behavior.ScaleUp.SelectPolicy = ptr.To(autoscalingv2.DisabledPolicySelect)
 	assert.Equal(t, "Disabled/Max", policies(held.hold(t, HoldDown).release(t)), "released with")
 }
 
@@ -231,17 +233,17 @@ func TestTarget(t *testing.T) {
 
 func TestReadNote(t *testing.T) {
 	for value, ok := range map[string]bool{
-		`{"hold":"all","workload":"vllm"}`:                  true,
-		`{"hold":"all","workload":"vllm","scaleUp":"Max"}`:  true,
-		`{"hold":"all","workload":"vllm","paused":"false"}`: true,
-		`{"workload":"vllm"}`:                               false,
-		`{"workload":"vllm","hold":"up"}`:                   false,
-		``:                                                  false,
-		`{}`:                                                false,
-		`{"hold":"all","workload":"vllm","scaleUp":"Fast"}`:        false,
-		`{"hold":"all","workload":"vllm","replicas":3}`:            false,
-		`{"hold":"all","workload":"vllm"}{"workload":"vllm"}`:      false,
-		`{"hold":"all","workload":"vllm","bare":true,"more":null}`: false,
+		`{"hold":"all","workload":"vllm"}`:                                               true,
+		`{"hold":"all","workload":"vllm","user":{"scaleUp":"Max"}}`:                      true,
+		`{"hold":"all","workload":"vllm","user":{"autoscaling.keda.sh/paused":"false"}}`: true,
+		`{"workload":"vllm"}`:             false,
+		`{"workload":"vllm","hold":"up"}`: false,
+		``:                                false,
+		`{}`:                              false,
+		`{"hold":"all","workload":"vllm","user":{"scaleUp":"Fast"}}`: false,
+		`{"hold":"all","workload":"vllm","replicas":3}`:              false,
+		`{"hold":"all","workload":"vllm"}{"workload":"vllm"}`:        false,
+		`{"hold":"all","workload":"vllm","bare":true,"more":null}`:   false,
 	} {
 		_, err := ReadNote(map[string]string{NoteAnnotation: value})
 		assert.Equal(t, ok, err == nil, "%s: %v", value, err)

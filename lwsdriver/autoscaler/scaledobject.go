@@ -38,6 +38,7 @@ func OfScaledObject(o *unstructured.Unstructured) *Autoscaler {
 		// These are KEDA's defaults. It scales to 0 or to idleReplicaCount while its triggers are inactive.
 		ToZero: specCount(o, "idleReplicaCount", specCount(o, "minReplicaCount", 0)) == 0, Max: specCount(o, "maxReplicaCount", 100),
 	}}
+	a.settings = a.Annotations
 	if _, ok := a.Annotations[pausedReplicasAnnotation]; !ok && !a.on(pausedAnnotation) {
 		a.Scales = Directions{Up: !a.on(pausedScaleOutAnnotation), Down: !a.on(pausedScaleInAnnotation)}
 	}
@@ -62,69 +63,4 @@ func specCount(o *unstructured.Unstructured, field string, unset int) int {
 	default:
 		return unset
 	}
-}
-
-// holdScaledObject pauses it, or only its scale-in, and restores an earlier hold's other annotation.
-func (a *Autoscaler) holdScaledObject(workload string, hold Hold) (map[string]any, error) {
-	note := Note{Workload: workload, Hold: hold, Paused: a.user(pausedAnnotation), PausedScaleIn: a.user(pausedScaleInAnnotation)}
-	value, err := note.encode()
-	if err != nil {
-		return nil, err
-	}
-	changes := map[string]any{NoteAnnotation: value}
-	// What an earlier hold set is restored first, since this one may set the same annotation.
-	a.restore(changes, note)
-	changes[note.held()] = paused
-	return annotationPatch(changes), nil
-}
-
-// user returns the user's value of an annotation: the noted one while the annotation has the driver's.
-func (a *Autoscaler) user(annotation string) *string {
-	value, ok := a.Annotations[annotation]
-	if note, err := ReadNote(a.Annotations); err == nil && note != nil && value == paused && note.held() == annotation {
-		return note.noted(annotation)
-	}
-	if !ok {
-		return nil
-	}
-	return &value
-}
-
-// held returns the annotation that a hold sets.
-func (n Note) held() string {
-	if n.Hold == HoldAll {
-		return pausedAnnotation
-	}
-	return pausedScaleInAnnotation
-}
-
-// noted returns the user's value of an annotation.
-func (n Note) noted(annotation string) *string {
-	if annotation == pausedAnnotation {
-		return n.Paused
-	}
-	return n.PausedScaleIn
-}
-
-// releaseScaledObject restores KEDA's annotation, unless it was changed meanwhile.
-func (a *Autoscaler) releaseScaledObject(note *Note) map[string]any {
-	changes := map[string]any{NoteAnnotation: nil}
-	a.restore(changes, *note)
-	return annotationPatch(changes)
-}
-
-// restore adds the user's value of the annotation that the present note's hold has set.
-func (a *Autoscaler) restore(changes map[string]any, user Note) {
-	note, err := ReadNote(a.Annotations)
-	if err != nil || note == nil || a.Annotations[note.held()] != paused {
-		return
-	}
-	changes[note.held()] = nil
-	if value := user.noted(note.held()); value != nil {
-		changes[note.held()] = *value
-	}
-}
-
-func annotationPatch(changes map[string]any) map[string]any {
-	return map[string]any{"metadata": map[string]any{"annotations": changes}}
 }

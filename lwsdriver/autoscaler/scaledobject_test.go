@@ -4,6 +4,7 @@
 package autoscaler
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -81,6 +82,19 @@ func TestScaledObjectHolds(t *testing.T) {
 			got := changed(t, held, (*Autoscaler).Release)
 			assert.Empty(t, cmp.Diff(o.GetAnnotations(), got.GetAnnotations()), "%v held %v (-want +got)", user, holds)
 		}
+	}
+}
+
+// A value that is too long to be kept pauses KEDA, whatever it is: it is neither replaced nor restored.
+func TestLongValueStays(t *testing.T) {
+	user := scaledObject("", "", map[string]any{pausedScaleInAnnotation: strings.Repeat("x", maxSetting+10)})
+	for _, holds := range [][]Hold{{HoldDown}, {HoldAll}, {HoldAll, HoldDown}} {
+		held := user
+		for _, h := range holds {
+			held = changed(t, held, func(a *Autoscaler) (map[string]any, error) { return a.Hold("vllm", h) })
+		}
+		assert.False(t, OfScaledObject(held).Scales.Down, "held %v: scales down", holds)
+		assert.Equal(t, user.Object, changed(t, held, (*Autoscaler).Release).Object, "held %v: restored", holds)
 	}
 }
 

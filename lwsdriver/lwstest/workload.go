@@ -227,7 +227,7 @@ func HPA(target string, change ...func(*autoscalingv2.HorizontalPodAutoscaler)) 
 func HeldFor(workload string) func(*autoscalingv2.HorizontalPodAutoscaler) {
 	return func(h *autoscalingv2.HorizontalPodAutoscaler) {
 		off := &autoscalingv2.HPAScalingRules{SelectPolicy: ptr.To(autoscalingv2.DisabledPolicySelect)}
-		h.Annotations = map[string]string{autoscaler.NoteAnnotation: `{"hold":"all","workload":"` + workload + `","scaleUp":"Max"}`}
+		h.Annotations = map[string]string{autoscaler.NoteAnnotation: `{"hold":"all","workload":"` + workload + `","user":{"scaleUp":"Max"}}`}
 		h.Spec.Behavior = &autoscalingv2.HorizontalPodAutoscalerBehavior{ScaleUp: off, ScaleDown: off}
 	}
 }

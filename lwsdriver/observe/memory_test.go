@@ -11,14 +11,17 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	autoscalingv2 "k8s.io/api/autoscaling/v2"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/client-go/tools/cache"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/autoscaler"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/lwstest"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
@@ -84,7 +87,7 @@ func large(name string) metav1.ObjectMeta {
 
 // What a user may make large is not kept. A PodDisruptionBudget whose rest is large is named instead.
 func TestMemoryOfNearbyObjects(t *testing.T) {
-	const objects, most = 20, 16 << 10
+	const objects, most = 40, 16 << 10
 	wide := func() *metav1.LabelSelector {
 		return &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{
 			Key: "a", Operator: metav1.LabelSelectorOpIn, Values: strings.Fields(strings.Repeat(strings.Repeat("z", 63)+" ", 16<<10)),
@@ -99,10 +102,38 @@ func TestMemoryOfNearbyObjects(t *testing.T) {
 		cr.Labels[lws.SetNameLabelKey], cr.OwnerReferences[0].APIVersion, cr.OwnerReferences[0].Kind = "vllm", "apps/v1", "StatefulSet"
 		return cr
 	}
+	// A user may write any of KEDA's annotations, notes, owners and targets; the API server limits none of their names.
+	wideScaler := func(name string) metav1.ObjectMeta {
+		m := large(name)
+		for _, key := range []string{"paused", "paused-replicas", "paused-scale-in", "paused-scale-out", "other"} {
+			m.Annotations["autoscaling.keda.sh/"+key] = strings.Repeat("y", 50<<10)
+		}
+		m.Annotations[autoscaler.NoteAnnotation] = strings.Repeat("z", 50<<10)
+		for i := range 50 {
+			m.OwnerReferences = append(m.OwnerReferences, metav1.OwnerReference{Name: strings.Repeat("o", 5<<10), Controller: new(i == 0)})
+		}
+		return m
+	}
 	for name, test := range map[string]struct {
 		make      func(name string) metav1.Object
 		transform cache.TransformFunc
 	}{
+		"HPA": {func(name string) metav1.Object {
+			h := lwstest.HPA(strings.Repeat("x", 50<<10), lwstest.HeldFor("vllm"))
+			h.ObjectMeta = wideScaler(name)
+			h.Spec.Behavior.ScaleUp.Policies = make([]autoscalingv2.HPAScalingPolicy, 30<<10)
+			return h
+		}, informer.Transform(autoscaler.OfHPA)},
+		"ScaledObject": {func(name string) metav1.Object {
+			m := wideScaler(name)
+			o := &unstructured.Unstructured{Object: map[string]any{"spec": map[string]any{"scaleTargetRef": map[string]any{
+				"apiVersion": lws.GroupVersion.String(), "kind": "LeaderWorkerSet", "name": strings.Repeat("x", 50<<10),
+			}}}}
+			o.SetName(name)
+			o.SetAnnotations(m.Annotations)
+			o.SetOwnerReferences(m.OwnerReferences)
+			return o
+		}, informer.Transform(autoscaler.OfScaledObject)},
 		"metadata of a budget": {func(name string) metav1.Object {
 			return &policyv1.PodDisruptionBudget{ObjectMeta: large(name), Spec: policyv1.PodDisruptionBudgetSpec{MaxUnavailable: &one}}
 		}, informer.Transform(stripBudget)},
