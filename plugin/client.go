@@ -24,6 +24,7 @@ import (
 	"sync/atomic"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
@@ -78,13 +79,12 @@ func NewPending(connect func(failed func(error)) *Client) *Client {
 	var state atomic.Pointer[checked]
 	set := func(p checked) { state.Store(&p) }
 	set(func() (peer, error) {
-		// The reason is retryable, so a host tries again.
-		return peer{}, drivererr.New(pb.ErrorReason_ERROR_REASON_NOT_SYNCED, "the driver is not reached yet")
+		return peer{}, status.Error(codes.Unavailable, "the driver is not reached yet")
 	})
 	go func() {
 		c := connect(func(cause error) {
 			set(func() (peer, error) {
-				return peer{}, drivererr.New(pb.ErrorReason_ERROR_REASON_API_UNAVAILABLE, "the driver is not reached: %v", cause)
+				return peer{}, status.Errorf(codes.Unavailable, "the driver is not reached: %v", cause)
 			})
 		})
 		if c != nil {

@@ -70,16 +70,18 @@ func serveArgo(ctx context.Context, o *connect.Options, args []string) error {
 	if err != nil {
 		return err
 	}
-	driver, ctx, closeDriver, err := flags.reach(ctx, o)
+	// Both of Argo's plugins run a driver for all workloads; only the router's writes events.
+	o.Silent = argo.StartedAs() == argo.RoleStep
+	driver, err := flags.dial.Reach(ctx, o, o.Logger)
 	if err != nil {
 		return err
 	}
-	serving, stop := context.WithCancel(ctx)
+	serving, stop := context.WithCancel(driver.Context) //nolint:contextcheck // The link's context is made from ctx.
 	defer stop()
-	err = runArgo(serving, o, config, driver, flags)
+	err = runArgo(serving, o, config, driver.Client, flags)
 	// Work on Rollouts ends before the driver that it calls.
 	stop()
-	return errors.Join(err, closeDriver())
+	return errors.Join(err, driver.Close())
 }
 
 // argoInstance is the default of --instance-id. It is no valid value of a label.
@@ -101,27 +103,6 @@ func instanceOf(pid int) (string, error) {
 		return "", fmt.Errorf("parse the flags of Argo's controller: %w", err)
 	}
 	return *id, nil
-}
-
-// reach connects to the driver, or starts one inside this process. The returned context ends when the driver inside fails.
-func (f *argoFlags) reach(ctx context.Context, o *connect.Options) (*plugin.Client, context.Context, func() error, error) {
-	if f.dial.Address == "" {
-		// Both of Argo's plugins run a driver for all workloads; only the router's writes events.
-		o.Silent = argo.StartedAs() == argo.RoleStep
-		inside, err := connect.Inside(ctx, o)
-		if err != nil {
-			return nil, nil, nil, err
-		}
-		return inside.Client, inside.Context, inside.Close, nil
-	}
-	// The connection lasts as long as the process.
-	driver := plugin.NewPending(func(failed func(error)) *plugin.Client {
-		if link := f.dial.DialUntilReached(ctx, o.Logger, failed); link != nil {
-			return link.Client
-		}
-		return nil
-	})
-	return driver, ctx, func() error { return nil }, nil
 }
 
 // runArgo serves the controller's calls, and runs the Rollout controller beside them.

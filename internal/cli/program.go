@@ -181,15 +181,11 @@ func runHost(
 	if err != nil {
 		return err
 	}
-	var driver *connect.Link
-	if dial.Address == "" {
-		// controller-runtime serves this registry at the host's endpoint.
-		o.Metrics = metrics.Registry
-		if driver, err = connect.Inside(ctx, o); err != nil {
-			return err
-		}
-	} else if driver = dial.DialUntilReached(ctx, logger, func(error) {}); driver == nil {
-		return nil
+	// controller-runtime serves this registry at the host's endpoint.
+	o.Metrics = metrics.Registry
+	driver, err := dial.Reach(ctx, o, logger)
+	if err != nil {
+		return err
 	}
 	s.Driver, s.Logger, s.Namespace, s.ProtectMetrics = driver, logger, o.Namespace, o.ProtectMetrics(logger)
 	err = run(driver.Context, config, s) //nolint:contextcheck // The link's context is made from ctx.

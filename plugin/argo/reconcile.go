@@ -253,7 +253,7 @@ func (c *Controller) reconcileWorkload(ctx context.Context, key types.Namespaced
 		if lags, err := c.lags(ctx, observed); lags || err != nil {
 			return requeueSoon, err
 		}
-		_, err = c.Driver.Call(ctx, m.Request)
+		_, err = converge.CallDriver(ctx, c.Driver, m.Request)
 		return requeueSoon, err // the release has an end, and then the hold
 	case converge.Wait:
 		return requeueSoon, nil

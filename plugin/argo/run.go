@@ -53,7 +53,7 @@ func (t Target) Run(ctx context.Context, step Step, wait time.Duration) (Outcome
 	r := &run{Target: t, step: step, wait: wait}
 	deadline := time.Now().Add(max(r.wait, minTimeout))
 	// A call that begins just before the deadline has its own time.
-	ctx, cancel := context.WithDeadline(ctx, deadline.Add(callTimeout))
+	ctx, cancel := context.WithDeadline(ctx, deadline.Add(converge.CallTimeout))
 	defer cancel()
 	var changes <-chan struct{}
 	var out Outcome
@@ -203,9 +203,6 @@ func sleepUntil(ctx context.Context, deadline time.Time, d time.Duration) bool {
 	}
 }
 
-// callTimeout bounds one call of the driver. No call waits for the cluster.
-const callTimeout = 15 * time.Second
-
 // headerRoute is the name of the header route that steps set.
 const headerRoute = "argo-rollouts"
 
@@ -235,9 +232,7 @@ func (t Target) Look(ctx context.Context) (*pb.BatchContext, error) {
 
 // Call makes the call of a request. It returns the state of the workload, nil if the response has none.
 func (t Target) Call(ctx context.Context, request proto.Message) (*pb.BatchContext, error) {
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
-	defer cancel()
-	return t.Driver.Call(ctx, request)
+	return converge.CallDriver(ctx, t.Driver, request)
 }
 
 // Driver is the part of the contract that this host needs, as plugin.Client has it.

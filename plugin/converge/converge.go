@@ -16,6 +16,7 @@ import (
 	"context"
 	"fmt"
 	"strings"
+	"time"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -249,6 +250,16 @@ type Driver interface {
 
 var _ Driver = (*plugin.Client)(nil)
 
+// CallTimeout bounds one call of the driver. No call waits for the cluster.
+const CallTimeout = 15 * time.Second
+
+// CallDriver makes a call that ends, although the driver may hang.
+func CallDriver(ctx context.Context, driver Driver, request proto.Message) (*pb.BatchContext, error) {
+	ctx, cancel := context.WithTimeout(ctx, CallTimeout)
+	defer cancel()
+	return driver.Call(ctx, request)
+}
+
 // Outdated reports whether the release is no longer what the call assumed, so that the next one is decided anew.
 func Outdated(err error) bool {
 	switch plugin.Reason(err) { // All others need a user, or are retryable.
@@ -260,7 +271,7 @@ func Outdated(err error) bool {
 	}
 }
 
-// Retryable reports whether the same call may succeed later without intervention. Each call has a deadline, so a driver that
+// Retryable reports whether the same call may succeed later without intervention. [CallDriver] has a deadline, so a driver that
 // hangs counts as unavailable.
 func Retryable(err error) bool {
 	return plugin.Retryable(err) || status.Code(err) == codes.DeadlineExceeded

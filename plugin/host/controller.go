@@ -5,9 +5,15 @@ package host
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
 	"time"
 
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/rest"
@@ -60,7 +66,7 @@ type Controller struct {
 	// IncludeGroups is set where changes of single groups count.
 	IncludeGroups bool
 	// Reconciler returns what reconciles with a client that reads from the caches.
-	Reconciler func(manager.Manager, client.Client) reconcile.Reconciler
+	Reconciler func(manager.Manager, client.Client) Reconciler
 }
 
 // Watch is a kind of objects that belong to a workload.
@@ -108,7 +114,7 @@ func (c Controller) Run(ctx context.Context, config *rest.Config, s Settings) er
 			return c.requests(ctx, m, s, w.Workload(decoded(scheme, o)))
 		}))
 	}
-	if err := b.Complete(c.reconciler(m)); err != nil {
+	if err := b.Complete(c.reconciler(m, s.Logger)); err != nil {
 		return fmt.Errorf("set the controller up: %w", err)
 	}
 	return Run(ctx, m, kinds...)
@@ -145,24 +151,84 @@ func (c Controller) requests(ctx context.Context, m manager.Manager, s Settings,
 
 // Look returns the state of a workload, nil if it does not exist.
 func Look(ctx context.Context, driver Driver, request *pb.CalculateBatchContextRequest) (*pb.BatchContext, error) {
-	c, err := driver.Call(ctx, request)
+	c, err := converge.CallDriver(ctx, driver, request)
 	if plugin.Reason(err) == pb.ErrorReason_ERROR_REASON_WORKLOAD_NOT_FOUND {
 		return nil, nil //nolint:nilnil // see above
 	}
 	return c, err
 }
 
-// Retry returns when an object is reconciled again after an error that needs no user. It returns false for other errors.
-func Retry(ctx context.Context, err error) (reconcile.Result, bool) {
+// Reconciler reconciles the objects of a Controller.
+type Reconciler interface {
+	reconcile.Reconciler
+
+	// Report writes to an object's status why it is not reconciled. Reconcile removes that.
+	Report(ctx context.Context, object client.ObjectKey, reason, message string) error
+}
+
+// reportAfter is how long an error that needs no user lasts before it is reported.
+const reportAfter = 30 * time.Second
+
+// Reporting retries after errors of a Reconciler, and reports those that a user must resolve or that last.
+type Reporting struct {
+	Of     Reconciler
+	Logger *slog.Logger
+
+	// failing has the time of the first of an object's last errors in a row.
+	failing sync.Map
+}
+
+// Reconcile reconciles an object.
+func (r *Reporting) Reconcile(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
+	result, err := r.Of.Reconcile(ctx, request)
 	switch {
+	case err == nil:
+		r.failing.Delete(request)
+		return result, nil
+	case errors.Is(err, errUndecodable):
+		return result, err //nolint:wrapcheck // The Reconciler's own error.
 	case ctx.Err() != nil, apierrors.IsNotFound(err):
-		return reconcile.Result{}, true // the object is gone, or the process ends
+		return reconcile.Result{}, nil // the object is gone, or the process ends
 	case apierrors.IsConflict(err):
 		// The cache observes the other client's write within milliseconds.
-		return reconcile.Result{RequeueAfter: requeueConflict}, true
-	case converge.Retryable(err), converge.Outdated(err):
-		return reconcile.Result{RequeueAfter: RequeueSoon}, true
+		return reconcile.Result{RequeueAfter: requeueConflict}, nil
+	case needsNoUser(err):
+		since, _ := r.failing.LoadOrStore(request, time.Now())
+		if time.Since(since.(time.Time)) < reportAfter { //nolint:forcetypeassert // The line above stores it.
+			return reconcile.Result{RequeueAfter: RequeueSoon}, nil
+		}
+	}
+	r.Logger.Warn("reconcile", "object", request.String(), "error", err)
+	reason, message := reasonOf(err)
+	reported := r.Of.Report(ctx, request.NamespacedName, reason, message)
+	if reported = client.IgnoreNotFound(reported); reported != nil && !apierrors.IsConflict(reported) || reason == reasonNotWritten {
+		return reconcile.Result{}, errors.Join(err, reported) // the API server is asked again with backoff
+	}
+	return reconcile.Result{RequeueAfter: RequeueBlocked}, nil
+}
+
+// needsNoUser reports whether the same reconciliation may succeed later, or another one is decided when it is repeated.
+func needsNoUser(err error) bool {
+	reason := plugin.Reason(err)
+	return converge.Retryable(err) || converge.Outdated(err) ||
+		reason == pb.ErrorReason_ERROR_REASON_RELEASE_IN_PROGRESS || reason == pb.ErrorReason_ERROR_REASON_WORKLOAD_NOT_FOUND
+}
+
+// reasonNotWritten is the reason of an error that is not the driver's.
+const reasonNotWritten = "NotWritten"
+
+// reasonOf returns the reason of an error in the form of condition reasons, and its message.
+func reasonOf(err error) (reason, message string) {
+	s := status.Convert(err)
+	if reason := plugin.Reason(err); reason != pb.ErrorReason_ERROR_REASON_UNSPECIFIED {
+		return plugin.CamelCase(strings.TrimPrefix(reason.String(), "ERROR_REASON_")), s.Message()
+	}
+	switch s.Code() {
+	case codes.Unknown:
+		return reasonNotWritten, s.Message()
+	case codes.Unavailable, codes.DeadlineExceeded:
+		return "DriverUnavailable", "the driver does not answer: " + s.Message()
 	default:
-		return reconcile.Result{}, false
+		return s.Code().String(), s.Message()
 	}
 }

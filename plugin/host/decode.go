@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"reflect"
 
 	corev1 "k8s.io/api/core/v1"
@@ -113,8 +114,8 @@ func (d decoder) List(ctx context.Context, list client.ObjectList, opts ...clien
 }
 
 // reconciler returns the Reconciler, with an event on each object that names a workload and does not decode.
-func (c Controller) reconciler(m manager.Manager) reconcile.Reconciler {
-	of, events := c.Reconciler(m, decoder{m.GetClient(), c.API.Kind}), m.GetEventRecorder(c.Name)
+func (c Controller) reconciler(m manager.Manager, logger *slog.Logger) reconcile.Reconciler {
+	of, events := &Reporting{Of: c.Reconciler(m, decoder{m.GetClient(), c.API.Kind}), Logger: logger}, m.GetEventRecorder(c.Name)
 	return reconcile.Func(func(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
 		result, err := of.Reconcile(ctx, request)
 		if !errors.Is(err, errUndecodable) {

@@ -24,13 +24,11 @@ package kruise
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 
-	"google.golang.org/grpc/status"
 	"k8s.io/apimachinery/pkg/api/equality"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/events"
@@ -80,7 +78,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 			err = r.apply(ctx, v, m)
 		}
 		if err != nil {
-			return r.failed(ctx, v, err)
+			return reconcile.Result{}, err
 		}
 		switch {
 		case m.action == actNone && v.Workload != nil && v.Context == nil:
@@ -94,30 +92,16 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	return reconcile.Result{RequeueAfter: host.RequeueSoon}, nil
 }
 
-// failed handles an error: retryable ones are retried soon, those that a user must resolve are reported in the condition.
-func (r *Reconciler) failed(ctx context.Context, v View, err error) (reconcile.Result, error) {
-	if again, ok := host.Retry(ctx, err); ok {
-		return again, nil
+// Report writes the condition.
+func (r *Reconciler) Report(ctx context.Context, target client.ObjectKey, reason, message string) error {
+	// A write that failed has left its change in the target that was reconciled.
+	t := &v1alpha1.RolloutTarget{}
+	if err := r.Client.Get(ctx, target, t); err != nil {
+		return err //nolint:wrapcheck // It says verb and object.
 	}
-	reason := plugin.CamelCase(plugin.Reason(err).String()[len("ERROR_REASON_"):])
-	if plugin.Reason(err) == pb.ErrorReason_ERROR_REASON_UNSPECIFIED {
-		reason = "NotWritten"
-	}
-	r.Logger.Warn("reconcile RolloutTarget", "target", client.ObjectKeyFromObject(v.Target).String(), "error", err)
-	// A write that failed has left its change in v.Target.
-	fresh := &v1alpha1.RolloutTarget{}
-	if getErr := r.Client.Get(ctx, client.ObjectKeyFromObject(v.Target), fresh); getErr != nil {
-		// If it is gone, the next reconcile ends.
-		return reconcile.Result{}, errors.Join(err, getErr)
-	}
-	m := notReady(View{Target: fresh, Context: v.Context}, reason, status.Convert(err).Message())
-	if err := r.writeStatus(ctx, fresh, m.status); err != nil && !apierrors.IsConflict(err) {
-		return reconcile.Result{}, err
-	}
-	if reason == "NotWritten" {
-		return reconcile.Result{}, err
-	}
-	return reconcile.Result{RequeueAfter: host.RequeueBlocked}, nil
+	s := t.Status.DeepCopy()
+	setReady(s, t, metav1.ConditionFalse, reason, message)
+	return r.writeStatus(ctx, t, *s)
 }
 
 // Run reconciles the RolloutTargets of a cluster until ctx ends.
@@ -135,7 +119,7 @@ func Run(ctx context.Context, config *rest.Config, s host.Settings) error {
 		Cache: map[client.Object]cache.ByObject{
 			host.Metadata(revisionKind): {Label: labels.SelectorFromSet(labels.Set{labelWorkerIndex: "0"})},
 		},
-		Reconciler: func(m manager.Manager, c client.Client) reconcile.Reconciler {
+		Reconciler: func(m manager.Manager, c client.Client) host.Reconciler {
 			return &Reconciler{
 				Client: c, Reader: m.GetAPIReader(), Driver: s.Driver, Logger: s.Logger,
 				Events: m.GetEventRecorder("lockstep-kruise"),
@@ -189,7 +173,7 @@ func (r *Reconciler) drive(ctx context.Context, v View, m converge.Move) error {
 			return err
 		}
 	}
-	_, err := r.Driver.Call(ctx, m.Request)
+	_, err := converge.CallDriver(ctx, r.Driver, m.Request)
 	return err
 }
 

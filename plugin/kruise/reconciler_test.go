@@ -10,11 +10,14 @@ import (
 	"log/slog"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -131,7 +134,7 @@ func benchOf(t *testing.T, context *pb.BatchContext, hooks interceptor.Funcs, ob
 func reconcileOnce(t *testing.T, r *Reconciler) (reconcile.Result, *v1alpha1.RolloutTarget) {
 	t.Helper()
 	key := client.ObjectKey{Namespace: "default", Name: "vllm"}
-	result, err := r.Reconcile(t.Context(), reconcile.Request{NamespacedName: key})
+	result, err := (&host.Reporting{Of: r, Logger: r.Logger}).Reconcile(t.Context(), reconcile.Request{NamespacedName: key})
 	require.NoError(t, err)
 	out := &v1alpha1.RolloutTarget{}
 	require.NoError(t, client.IgnoreNotFound(r.Client.Get(t.Context(), key, out)))
@@ -296,6 +299,30 @@ func TestErrorsAreSaid(t *testing.T) {
 	}
 }
 
+func TestDriverAwayIsSaid(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r, d := bench(t, view(unheld), interceptor.Funcs{})
+		reporting, key := &host.Reporting{Of: r, Logger: r.Logger}, client.ObjectKey{Namespace: "default", Name: "vllm"}
+		reasonAfter := func(pause time.Duration) string {
+			time.Sleep(pause)
+			_, err := reporting.Reconcile(t.Context(), reconcile.Request{NamespacedName: key})
+			require.NoError(t, err)
+			out := &v1alpha1.RolloutTarget{}
+			require.NoError(t, r.Client.Get(t.Context(), key, out))
+			if c := out.Status.Conditions; len(c) > 0 {
+				return c[0].Reason
+			}
+			return ""
+		}
+		d.err = status.Error(codes.Unavailable, "connection refused")
+		assert.Empty(t, reasonAfter(0))
+		assert.Empty(t, reasonAfter(20*time.Second), "a driver that restarts")
+		assert.Equal(t, "DriverUnavailable", reasonAfter(11*time.Second))
+		d.err = nil
+		assert.NotEqual(t, "DriverUnavailable", reasonAfter(0), "once it answers")
+	})
+}
+
 // Kruise's webhook refuses what it can't judge, as while its manager is away.
 func TestRefusedMirrorIsSaid(t *testing.T) {
 	down := errors.New("failed calling webhook: connection refused")
@@ -304,7 +331,7 @@ func TestRefusedMirrorIsSaid(t *testing.T) {
 			return down
 		},
 	})
-	_, err := r.Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKey{Namespace: "default", Name: "vllm"}})
+	_, err := (&host.Reporting{Of: r, Logger: r.Logger}).Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKey{Namespace: "default", Name: "vllm"}})
 	if !errors.Is(err, down) || len(d.calls) != 0 {
 		t.Errorf("error %v, calls %v: want the error, for another try, and nothing released", err, d.calls)
 	}

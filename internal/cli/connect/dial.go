@@ -117,21 +117,28 @@ func (f *Flags) dial(ctx context.Context, opts ...plugin.Option) (*Link, error) 
 	return &Link{Client: client, Context: ctx, Close: client.Close}, nil
 }
 
-// DialUntilReached retries until it is connected, and calls failed for each failure. It returns nil if ctx ends first.
-func (f *Flags) DialUntilReached(ctx context.Context, logger *slog.Logger, failed func(error)) *Link {
-	// The driver may be deployed after its host.
-	for ctx.Err() == nil {
-		link, err := f.dial(ctx)
-		if err == nil {
-			logger.Info("driver reached", "address", f.Address, "name", link.Info().GetName(), "version", link.Info().GetVersion())
-			return link
-		}
-		failed(err)
-		logger.Warn("driver not reachable, retrying", "address", f.Address, "error", err)
-		select {
-		case <-ctx.Done():
-		case <-time.After(dialRetry):
-		}
+// Reach connects a host to the driver at the address, or to one that it starts inside this process. The host need not wait for a driver that is
+// deployed after it: until the driver is reached, calls fail.
+func (f *Flags) Reach(ctx context.Context, o *Options, logger *slog.Logger) (*Link, error) {
+	if f.Address == "" {
+		return Inside(ctx, o)
 	}
-	return nil
+	client := plugin.NewPending(func(failed func(error)) *plugin.Client {
+		for ctx.Err() == nil {
+			link, err := f.dial(ctx)
+			if err == nil {
+				logger.Info("driver reached", "address", f.Address, "name", link.Info().GetName(), "version", link.Info().GetVersion())
+				return link.Client
+			}
+			failed(err)
+			logger.Warn("driver not reachable, retrying", "address", f.Address, "error", err)
+			select {
+			case <-ctx.Done():
+			case <-time.After(dialRetry):
+			}
+		}
+		return nil
+	})
+	// The connection lasts as long as the process.
+	return &Link{Client: client, Context: ctx, Close: client.Close}, nil
 }

@@ -118,6 +118,7 @@ func (m *machine) followEnd() {
 
 // keepFollowing completes the BatchRelease for those who wait for it, while the host still follows its workload.
 func (m *machine) keepFollowing(reason, message string) {
+	m.removeCondition(v1beta1.RolloutConditionProgressing)
 	m.status.Phase = v1beta1.RolloutPhaseCompleted
 	m.setCondition(conditionFollowing, corev1.ConditionTrue, reason, message)
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/openkruise/rollouts/api/v1beta1"
+	grpcstatus "google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -241,7 +242,7 @@ func play(t interface{ Fatalf(string, ...any) }, r *v1beta1.BatchRelease, d *mod
 			story = append(story, brief(status))
 		}
 		if _, err := d.Call(context.Background(), call.Request); err != nil {
-			status := Refused(r, err, noon)
+			status := refused(r, err)
 			if cmp.Diff(r.Status, status) != "" {
 				r.Status = status
 				story = append(story, brief(status))
@@ -281,3 +282,9 @@ func run(t *testing.T, r *v1beta1.BatchRelease, d *model) []string {
 }
 
 func itoa(n int32) string { return strconv.Itoa(int(n)) }
+
+// refused is the status of a BatchRelease whose call the driver has refused.
+func refused(r *v1beta1.BatchRelease, err error) v1beta1.BatchReleaseStatus {
+	reason := plugin.CamelCase(strings.TrimPrefix(plugin.Reason(err).String(), "ERROR_REASON_"))
+	return Blocked(r, reason, grpcstatus.Convert(err).Message(), noon)
+}

@@ -17,7 +17,7 @@
 //	}
 //	// Repeat until there is neither a new status nor a call.
 //
-// The status is written before the call is made, so that no step is unrecorded. [Refused] records in the status why the driver
+// The status is written before the call is made, so that no step is unrecorded. [Blocked] records in the status why the driver
 // refused a call. A host also keeps [Finalizer] on the BatchRelease until it is [Over]. Package host is such a host, for a
 // cluster without Kruise's own manager.
 //

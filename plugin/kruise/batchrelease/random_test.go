@@ -60,7 +60,7 @@ func (s *schedule) step(t *rapid.T) {
 		return
 	}
 	if _, err := s.driver.Call(t.Context(), call.Request); err != nil {
-		s.release.Status = Refused(s.release, err, noon)
+		s.release.Status = refused(s.release, err)
 	}
 }
 

@@ -14,11 +14,8 @@ import (
 	"time"
 
 	"github.com/openkruise/rollouts/api/v1beta1"
-	grpcstatus "google.golang.org/grpc/status"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-
-	"github.com/lockstep-rollouts/lockstep/plugin"
 )
 
 // HashPlan returns the status.observedReleasePlanHash of a plan, computed as Kruise does.
@@ -31,10 +28,10 @@ func HashPlan(plan *v1beta1.ReleasePlan) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// Refused returns the status of a BatchRelease whose call the driver has refused for a reason that a user must resolve.
-func Refused(r *v1beta1.BatchRelease, err error, now time.Time) v1beta1.BatchReleaseStatus {
+// Blocked returns the status of a BatchRelease whose call the driver has refused, for a reason that a user must resolve.
+func Blocked(r *v1beta1.BatchRelease, reason, message string, now time.Time) v1beta1.BatchReleaseStatus {
 	m := machine{release: r, status: *r.Status.DeepCopy(), now: metav1.NewTime(now)}
-	m.setBlocked(plugin.CamelCase(strings.TrimPrefix(plugin.Reason(err).String(), "ERROR_REASON_")), grpcstatus.Convert(err).Message())
+	m.setBlocked(reason, message)
 	return m.status
 }
 

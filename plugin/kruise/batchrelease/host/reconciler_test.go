@@ -54,8 +54,10 @@ func (f *failing) Call(ctx context.Context, request proto.Message) (*pb.BatchCon
 type bench struct {
 	*testing.T
 	*Reconciler
-	fake    *plugintest.FakeDriver
-	failing *failing
+
+	reporting *host.Reporting
+	fake      *plugintest.FakeDriver
+	failing   *failing
 }
 
 var key = client.ObjectKey{Namespace: "default", Name: "vllm"}
@@ -88,12 +90,13 @@ func newBench(t *testing.T, change func(*v1beta1.BatchRelease), hooks intercepto
 	b.Reconciler = &Reconciler{
 		Client: c, Driver: b.failing, Logger: slog.New(slog.DiscardHandler), Events: &events.FakeRecorder{},
 	}
+	b.reporting = &host.Reporting{Of: b.Reconciler, Logger: b.Logger}
 	return b
 }
 
 func (b *bench) once() reconcile.Result {
 	b.Helper()
-	result, err := b.Reconcile(b.Context(), reconcile.Request{NamespacedName: key})
+	result, err := b.reporting.Reconcile(b.Context(), reconcile.Request{NamespacedName: key})
 	require.NoError(b, err)
 	return result
 }
@@ -270,4 +273,25 @@ func TestRunRefuses(t *testing.T) {
 			hosttest.Refuses(t, Run, documents, test.want)
 		})
 	}
+}
+
+// What kept a completed BatchRelease from being followed is not said for longer than it lasts.
+func TestReportIsTakenBackWhileFollowing(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, nil, interceptor.Funcs{})
+	b.once()
+	b.fake.SetWorkload(key.Namespace, key.Name, 4, "v2")
+	b.once()
+	b.fake.OnFinalize = func(_ pb.FinalizeIntent, c *pb.BatchContext) error {
+		c.State, c.Intent = pb.State_STATE_PROMOTING, pb.FinalizeIntent_FINALIZE_INTENT_PROMOTE
+		return nil
+	}
+	b.change(func(r *v1beta1.BatchRelease) { r.Spec.ReleasePlan.BatchPartition = nil })
+	b.once()
+	require.False(t, batchrelease.Over(b.get()), "it is followed: %+v", b.get().Status)
+	require.NoError(t, b.Report(t.Context(), key, "DriverUnavailable", "the driver does not answer"))
+	require.Len(t, b.get().Status.Conditions, 2)
+	b.once()
+	c := b.get().Status.Conditions
+	assert.True(t, len(c) == 1 && c[0].Type == "Following", "conditions %+v", c)
 }

@@ -30,6 +30,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/lockstep-rollouts/lockstep/plugin"
+	"github.com/lockstep-rollouts/lockstep/plugin/converge"
 	"github.com/lockstep-rollouts/lockstep/plugin/host"
 	"github.com/lockstep-rollouts/lockstep/plugin/kruise/batchrelease"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
@@ -57,7 +58,7 @@ func Run(ctx context.Context, config *rest.Config, s host.Settings) error {
 			return client.ObjectKey{}
 		}}},
 		Cache: map[client.Object]cache.ByObject{rival(): {Field: fields.OneTermEqualSelector("metadata.name", rivalName)}},
-		Reconciler: func(m manager.Manager, c client.Client) reconcile.Reconciler {
+		Reconciler: func(m manager.Manager, c client.Client) host.Reconciler {
 			return &Reconciler{
 				Client: c, Driver: s.Driver, Logger: s.Logger, Events: m.GetEventRecorder("lockstep-batchrelease"),
 			}
@@ -143,10 +144,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 		return reconcile.Result{}, r.removeFinalizer(ctx, release)
 	}
 	again, err := r.run(ctx, release)
-	if err != nil {
-		return r.failed(ctx, release, err)
-	}
-	return reconcile.Result{RequeueAfter: again}, nil
+	return reconcile.Result{RequeueAfter: again}, err
 }
 
 // run makes decisions until none is due. It returns when to go on without an event, 0 if only events count.
@@ -202,7 +200,7 @@ func (r *Reconciler) look(ctx context.Context, release *v1beta1.BatchRelease) (c
 		return c, !wrote, nil
 	}
 	r.Logger.Info(call.Why, "batchrelease", client.ObjectKeyFromObject(release).String(), "workload", plugin.NameOf(batchrelease.Workload(release)))
-	_, err = r.Driver.Call(ctx, call.Request)
+	_, err = converge.CallDriver(ctx, r.Driver, call.Request)
 	return c, false, err
 }
 
@@ -231,25 +229,12 @@ func (r *Reconciler) writeStatus(
 	return true, nil
 }
 
-// failed handles an error: retryable ones are retried soon, those that a user must resolve are reported in the status.
-func (r *Reconciler) failed(ctx context.Context, release *v1beta1.BatchRelease, err error) (reconcile.Result, error) {
-	again, ok := host.Retry(ctx, err)
-	switch reason := plugin.Reason(err); {
-	case ok:
-		return again, nil
-	case outdated(reason):
-		return reconcile.Result{RequeueAfter: host.RequeueSoon}, nil
-	case reason == pb.ErrorReason_ERROR_REASON_UNSPECIFIED:
-		return reconcile.Result{}, err // An error of the API server is retried with backoff.
+// Report writes the condition.
+func (r *Reconciler) Report(ctx context.Context, key client.ObjectKey, reason, message string) error {
+	release := &v1beta1.BatchRelease{}
+	if err := r.Client.Get(ctx, key, release); err != nil {
+		return err //nolint:wrapcheck // It says verb and object.
 	}
-	r.Logger.Warn("the driver refuses", "batchrelease", client.ObjectKeyFromObject(release).String(), "error", err)
-	if _, err := r.writeStatus(ctx, release, batchrelease.Refused(release, err, time.Now())); err != nil && !apierrors.IsConflict(err) {
-		return reconcile.Result{}, err
-	}
-	return reconcile.Result{RequeueAfter: host.RequeueBlocked}, nil
-}
-
-// outdated reports whether the driver refused because the workload is another one than was observed, or has another release.
-func outdated(reason pb.ErrorReason) bool {
-	return reason == pb.ErrorReason_ERROR_REASON_RELEASE_IN_PROGRESS || reason == pb.ErrorReason_ERROR_REASON_WORKLOAD_NOT_FOUND
+	_, err := r.writeStatus(ctx, release, batchrelease.Blocked(release, reason, message, time.Now()))
+	return err
 }
