@@ -228,9 +228,12 @@ func (r *Reconciler) evidence(ctx context.Context, t *v1alpha1.RolloutTarget) (E
 	if err := r.Reader.List(ctx, all, client.InNamespace(t.Namespace)); err != nil && !isAbsent(err) {
 		return e, fmt.Errorf("list the Rollouts of namespace %s: %w", t.Namespace, err)
 	}
+	// Without Kruise's webhook a target may have several.
+	var progressing struct{ RolloutName string }
+	_ = json.Unmarshal([]byte(t.Annotations[annotationProgressing]), &progressing) // empty: none
 	for i := range all.Items {
-		if refersTo(&all.Items[i], t) {
-			e.Rollout = &all.Items[i]
+		if o := &all.Items[i]; refersTo(o, t) && (e.Rollout == nil || o.GetName() == progressing.RolloutName) {
+			e.Rollout = o
 		}
 	}
 	if e.Rollout == nil {

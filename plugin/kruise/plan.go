@@ -29,7 +29,7 @@ const AnnotationRevision = "lockstep.dev/template-revision"
 
 // What Kruise writes and reads on a workload.
 const (
-	// annotationProgressing exists while a Rollout is in progress on the target.
+	// annotationProgressing names the Rollout that is in progress on the target.
 	annotationProgressing = "rollouts.kruise.io/in-progressing"
 	// annotationControl refers to the BatchRelease in progress on the target.
 	annotationControl = "batchrelease.rollouts.kruise.io/control-info"

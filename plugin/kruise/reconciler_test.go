@@ -211,6 +211,24 @@ func TestEvidenceIsThatOfThisTarget(t *testing.T) {
 	}
 }
 
+func TestEvidenceIsThatOfTheRolloutInProgress(t *testing.T) {
+	v := view(template("two"), releasing(pb.State_STATE_READY, 4), shows("vllm-2", "Completed", "Completed"), refers)
+	r, d := bench(t, v, interceptor.Funcs{})
+	for _, name := range []string{"before", "younger"} { // in the order of a list
+		other := v.Evidence.Rollout.DeepCopy()
+		other.SetName(name)
+		other.SetResourceVersion("")
+		other.Object["status"] = map[string]any{}
+		require.NoError(t, r.Client.Create(t.Context(), other))
+	}
+	target := &v1alpha1.RolloutTarget{}
+	require.NoError(t, r.Client.Get(t.Context(), client.ObjectKey{Namespace: "default", Name: "vllm"}, target))
+	metav1.SetMetaDataAnnotation(&target.ObjectMeta, annotationProgressing, `{"rolloutName":"vllm"}`)
+	require.NoError(t, r.Client.Update(t.Context(), target))
+	reconcileOnce(t, r)
+	assert.Equal(t, "FINALIZE_INTENT_PROMOTE", strings.Join(d.calls, ", "), "calls")
+}
+
 // A target that was applied again shows the template that the groups run first, and then the one that waits: Kruise's webhook ignores the
 // first template of an object.
 func TestNewTargetShowsWhatServesFirst(t *testing.T) {
