@@ -135,15 +135,6 @@ func (a *Applier) setStable(ctx context.Context, s *observe.Snapshot, t plan.Set
 	return a.patch(ctx, s.Key, p)
 }
 
-// setTraffic makes the write that was announced.
-func (a *Applier) setTraffic(ctx context.Context, s *observe.Snapshot, t plan.SetTraffic) (bool, error) {
-	write := s.Traffic.Look(t.Desired).Write
-	if write == nil {
-		return false, nil
-	}
-	return a.observer.Router.Write(ctx, s.Key.Namespace, write)
-}
-
 // labelServing labels a leader pod, on condition that it is the observed one.
 func (a *Applier) labelServing(ctx context.Context, s *observe.Snapshot, t plan.LabelServing) (bool, error) {
 	pod := types.NamespacedName{Namespace: s.Key.Namespace, Name: t.Leader}

@@ -35,7 +35,7 @@ type Observer struct {
 	Autoscalers *Autoscalers
 	// Disaggregated are the caches of DisaggregatedSets, filled on demand.
 	Disaggregated *Sets
-	// Router reads, checks and writes the objects that carry requests.
+	// Router reads and checks the objects that carry requests.
 	Router *router.Router
 	// Freshness judges the caches that decisions rest on.
 	Freshness *informer.Freshness

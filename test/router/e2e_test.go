@@ -25,6 +25,7 @@ import (
 	"k8s.io/client-go/rest"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/apply"
 	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/await"
 	"github.com/lockstep-rollouts/lockstep/test/cluster"
 	"github.com/lockstep-rollouts/lockstep/test/suite"
@@ -202,32 +203,31 @@ func (e *env) accept(o *unstructured.Unstructured) {
 	require.NoError(e, err)
 }
 
-// write makes the next write towards what is desired, if one is due, and describes it.
-func (e *env) write(ctx context.Context, d traffic.Desired) (wrote bool, what string, err error) {
+// next returns the next write towards what is desired, nil if none is due.
+func (e *env) next(d traffic.Desired) *traffic.Write {
+	e.Helper()
 	o := e.router.Snapshot(e.setup)
-	if o.Unread != nil {
-		return false, "", o.Unread
-	}
+	require.Nil(e, o.Unread)
 	next, err := traffic.Next(e.setup, d, o.World)
-	if err != nil || next == nil {
-		return false, "", err
-	}
-	wrote, err = e.router.Write(ctx, e.setup.Namespace, next)
-	return wrote, next.String(), err
+	require.NoError(e, err)
+	return next
 }
 
-// applyAll applies until no write is due. Each write is observed at once.
+// applyAll applies until no write is due.
 func (e *env) applyAll(d traffic.Desired) (writes []string) {
 	e.Helper()
 	for range 16 {
-		wrote, what, err := e.write(e.Context(), d)
-		require.NoError(e, err, what)
-		if what == "" {
+		next := e.next(d)
+		if next == nil {
 			return writes
 		}
-		v := e.router.Snapshot(e.setup).Look(d)
-		require.False(e, wrote && v.Write != nil && v.Write.String() == what, "%s was written and is not seen", what)
-		what, _, _ = strings.Cut(what, ":")
+		_, err := apply.SendTraffic(e.Context(), e.client(next.Key.Kind), next)
+		require.NoError(e, err, next)
+		await.True(e.T, next.String()+" is seen", func() bool {
+			now := e.next(d)
+			return now == nil || now.String() != next.String()
+		})
+		what, _, _ := strings.Cut(next.String(), ":")
 		writes = append(writes, what)
 	}
 	e.Fatalf("no end: %v", writes)

@@ -22,6 +22,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/yaml"
 
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/apply"
 	"github.com/lockstep-rollouts/lockstep/plugin/informer"
 	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/await"
 	"github.com/lockstep-rollouts/lockstep/test/suite"
@@ -184,18 +185,18 @@ func TestPrecondition(t *testing.T) {
 	stale := e.router.Snapshot(e.setup).Look(traffic.Desired{Isolated: true}).Write
 	require.NotNil(t, stale, "there is nothing to write")
 	e.apply("another-tool", strings.Replace(serviceManifest, "owner: ml", "owner: infra", 1))
-	wrote, err := e.router.Write(t.Context(), e.namespace, stale)
-	assert.True(t, !wrote && apierrors.IsConflict(err), "wrote %t, %v, want a conflict", wrote, err)
+	_, err := apply.SendTraffic(t.Context(), e.client(stale.Key.Kind), stale)
+	assert.True(t, apierrors.IsConflict(err), "%v, want a conflict", err)
 
 	e.caughtUp(traffic.Key{Kind: traffic.KindService, Name: "vllm"})
 
-	// Two drivers create the canary Service: one succeeds, the other observes it.
+	// Two drivers create the canary Service: one succeeds.
 	e.applyAll(traffic.Desired{Isolated: true})
 	create := e.router.Snapshot(e.setup).Look(traffic.Desired{Prepared: true}).Write
 	require.True(t, create != nil && create.Verb == traffic.Create, "next is %v", create)
 	for _, first := range []bool{true, false} {
-		wrote, err := e.router.Write(t.Context(), e.namespace, create)
-		assert.True(t, wrote == first && err == nil, "wrote %t, %v, want %t", wrote, err, first)
+		_, err := apply.SendTraffic(t.Context(), e.client(create.Key.Kind), create)
+		assert.True(t, err == nil == first && apierrors.IsAlreadyExists(err) != first, "first: %t: %v", first, err)
 	}
 
 	// It is deleted with its owner.

@@ -12,34 +12,30 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
 	"github.com/lockstep-rollouts/lockstep/plugin/informer"
-	"github.com/lockstep-rollouts/lockstep/plugin/informer/broadcast"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 	"github.com/lockstep-rollouts/lockstep/traffic"
 )
 
 const (
-	// catchUpTimeout bounds how long the caches may take to observe a successful write.
-	catchUpTimeout = 10 * time.Second
 	// syncTimeout bounds how long Check waits for caches to sync.
 	syncTimeout = 10 * time.Second
 	// cacheLag is how far caches normally lag behind the API server.
 	cacheLag = 500 * time.Millisecond
+	// checkInterval is the interval at which Check reads the caches.
+	checkInterval = 20 * time.Millisecond
 )
 
-// Router reads and writes the objects that carry the traffic of releases. Its methods are safe for concurrent use; of two
-// concurrent writes to one object, one fails with a conflict.
+// Router reads the objects that carry the traffic of releases. Its methods are safe for concurrent use.
 type Router struct {
-	client  dynamic.Interface
 	log     *slog.Logger
-	changed func(namespace, kind, name string)
 	sources map[string]*informer.Informer // by kind
-	changes broadcast.Broadcaster[string] // of kinds
 }
 
 // Config configures a Router.
@@ -59,15 +55,7 @@ type Config struct {
 
 // New returns a Router. It makes no request.
 func New(c Config) *Router {
-	r := &Router{client: c.Dynamic, log: c.Log, changed: c.Changed}
-	r.sources = newSources(c.Core, c.Dynamic, c.Namespace, r.notify)
-	return r
-}
-
-// notify passes a change on.
-func (r *Router) notify(namespace, kind, name string) {
-	r.changes.Notify(kind)
-	r.changed(namespace, kind, name)
+	return &Router{log: c.Log, sources: newSources(c.Core, c.Dynamic, c.Namespace, c.Changed)}
 }
 
 // Run fills the caches that are asked for, until ctx ends, and returns once everything it started has stopped. It must be
@@ -104,29 +92,16 @@ func (r *Router) Pools(namespace string) []*unstructured.Unstructured {
 
 // Check returns why a release can't begin, see [traffic.Check]. It waits for caches to sync, and a moment for objects that
 // were written just before.
-func (r *Router) Check(ctx context.Context, s traffic.Setup) error {
-	ctx, cancel := context.WithTimeout(ctx, syncTimeout)
-	defer cancel()
-	var late <-chan time.Time // nil until the caches are synced
-	// The subscription precedes the first check, so that no change in between is missed.
-	changes, stop := r.changes.SubscribeAll()
-	defer stop()
-	for {
-		err := r.check(s)
-		if err == nil {
-			return nil
+func (r *Router) Check(ctx context.Context, s traffic.Setup) (err error) {
+	var synced time.Time
+	_ = wait.PollUntilContextTimeout(ctx, checkInterval, syncTimeout, true, func(context.Context) (bool, error) {
+		if err = r.check(s); drivererr.Reason(err) == pb.ErrorReason_ERROR_REASON_NOT_SYNCED {
+			return false, nil
 		}
-		if late == nil && drivererr.Reason(err) != pb.ErrorReason_ERROR_REASON_NOT_SYNCED {
-			late = time.After(cacheLag)
-		}
-		select {
-		case <-changes.Signal:
-		case <-late:
-			return err
-		case <-ctx.Done():
-			return err
-		}
-	}
+		synced = cmp.Or(synced, time.Now())
+		return err == nil || time.Since(synced) >= cacheLag, nil
+	})
+	return err
 }
 
 func (r *Router) check(s traffic.Setup) error {

@@ -10,7 +10,6 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -19,22 +18,18 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	networkingv1 "k8s.io/api/networking/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	fakediscovery "k8s.io/client-go/discovery/fake"
 	dynamicfake "k8s.io/client-go/dynamic/fake"
 	"k8s.io/client-go/kubernetes/fake"
-	clienttesting "k8s.io/client-go/testing"
 	"k8s.io/utils/ptr"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
-	"github.com/lockstep-rollouts/lockstep/plugin/informer"
 	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/await"
 	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/fakes"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
@@ -197,16 +192,10 @@ func TestObserveProviders(t *testing.T) {
 	s.Policy.Ingresses = []string{"llm"}
 	s.Policy.Pool = &traffic.Pool{Stable: "pool", Canary: "pool-canary", Picker: "epp"}
 	var got traffic.World
-	changes, stop := w.changes.SubscribeAll()
-	defer stop()
-	for deadline := time.Now().Add(syncTimeout); ; {
-		var err error
-		if got, err = w.look(s); err == nil {
-			break
-		}
-		require.False(t, time.Now().After(deadline), err)
-		<-changes.Signal
-	}
+	await.Nil(t, "the caches are filled", func(context.Context) (err error) {
+		got, err = w.look(s)
+		return err
+	})
 	names := []string{got.Stable.Name, got.Picker.Name, got.StablePool.GetName(), got.CanaryPool.GetName(), got.Routes[http].GetName(), got.Ingresses["llm"].Name}
 	assert.Empty(t, cmp.Diff([]string{"vllm", "epp", "pool", "pool-canary", "llm", "llm"}, names), "(-want +got)")
 	assert.True(t, got.Canary == nil && len(got.Ingresses) == 1 && len(got.PickerReady) == 1,
@@ -303,101 +292,4 @@ func TestStrip(t *testing.T) {
 	diff := cmp.Diff([]string{"vllm-0", "192.0.2.1"}, v.ready)
 	assert.True(t, diff == "" && v.service == "vllm", "%q (-want +got):\n%s", v.service, diff)
 	assert.True(t, stripFields(once) == once, "a second pass returns another object")
-}
-
-// A cache that does not show a write is stale until it does.
-func TestCacheBehindIsStale(t *testing.T) {
-	w := newWorld(t, nil, stableService())
-	await.True(t, "the cache is filled", func() bool { return w.Snapshot(setup()).Look(traffic.Desired{}).Stage != traffic.Unread })
-	fresh := informer.NewFreshness(func() {}, w.Cache(traffic.KindService).Source())
-	ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
-	defer cancel()
-	var shows atomic.Bool
-	_ = w.until(ctx, &traffic.Write{Key: traffic.Key{Kind: traffic.KindService, Name: "vllm"}}, informer.AnyVersion, shows.Load)
-	assert.Error(t, fresh.Err(), "the cache counts as fresh")
-	shows.Store(true)
-	assert.NoError(t, fresh.Err())
-}
-
-// TestCacheBehind: a write that the cache does not observe returns an error of its own, in bounded time.
-func TestCacheBehind(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r := New(Config{Core: fake.NewClientset(), Dynamic: dynamicfake.NewSimpleDynamicClient(runtime.NewScheme())})
-		w := &traffic.Write{Key: traffic.Key{Kind: traffic.KindService, Name: "vllm"}}
-		start := time.Now()
-		err := r.until(t.Context(), w, informer.AnyVersion, func() bool { return false })
-		assert.True(t, drivererr.Reason(err) == pb.ErrorReason_ERROR_REASON_API_UNAVAILABLE && time.Since(start) == catchUpTimeout,
-			"%v after %s", err, time.Since(start))
-		var seen atomic.Bool
-		time.AfterFunc(time.Second, func() { seen.Store(true); r.changes.Notify(traffic.KindService) })
-		start = time.Now()
-		err = r.until(t.Context(), w, informer.AnyVersion, seen.Load)
-		assert.True(t, err == nil && time.Since(start) == time.Second, "%v after %s", err, time.Since(start))
-		ctx, cancel := context.WithCancel(t.Context())
-		cancel()
-		assert.ErrorIs(t, r.until(ctx, w, informer.AnyVersion, func() bool { return false }), context.Canceled, "want the caller's")
-	})
-}
-
-func TestSeen(t *testing.T) {
-	at := func(uid, version string) metav1.Object {
-		o := stableService()
-		o.UID, o.ResourceVersion = "a", version
-		if uid != "" {
-			o.UID = "b"
-		}
-		return o
-	}
-	deleting := stableService()
-	deleting.UID, deleting.DeletionTimestamp = "a", &metav1.Time{Time: time.Unix(1, 0)}
-	for _, tt := range []struct {
-		name       string
-		now, wrote metav1.Object
-		want       bool
-	}{
-		{"as written", at("", "7"), at("", "7"), true},
-		{"newer", at("", "10"), at("", "9"), true},
-		{"older", at("", "9"), at("", "10"), false},
-		{"not cached yet", nil, at("", "7"), false},
-		{"recreated", at("b", "9"), at("", "7"), true},
-		{"deleted, as requested", nil, deleting, true},
-	} {
-		assert.Equal(t, tt.want, showsWrite(tt.now, tt.wrote), tt.name)
-	}
-}
-
-// TestWriteErrors: the API server's errors and what write returns for them.
-func TestWriteErrors(t *testing.T) {
-	services := schema.GroupResource{Resource: "services"}
-	for _, tt := range []struct {
-		name, reason string
-		verb         traffic.Verb
-		err          error
-		want         func(error) bool
-	}{
-		{"deleted before the delete", "as desired", traffic.Delete, apierrors.NewNotFound(services, "x"), func(err error) bool { return err == nil }},
-		{"changed before the delete", "lost a race", traffic.Delete, apierrors.NewConflict(services, "x", nil), apierrors.IsConflict},
-		{"deleted before the patch", "lost a race", traffic.Patch, apierrors.NewNotFound(services, "x"), apierrors.IsNotFound},
-		{"exists, and is cached", "another driver made it", traffic.Create, apierrors.NewAlreadyExists(services, "x"), func(err error) bool { return err == nil }},
-		{"old API", "the remedy is named", traffic.Patch, apierrors.NewBadRequest(`strict decoding error: unknown field "spec.rules[0].name"`),
-			func(err error) bool { return apierrors.IsBadRequest(err) && strings.Contains(err.Error(), "too old") }},
-	} {
-		t.Run(tt.name, func(t *testing.T) {
-			w := newWorld(t, nil, stableService())
-			require.NoError(t, w.Check(t.Context(), setup()))
-			fakes.React(&w.dynamic.Fake, "*", "services", func(a clienttesting.Action) (bool, runtime.Object, error) {
-				if a.GetVerb() == "delete" && apierrors.IsNotFound(tt.err) {
-					// The cache is about to observe the other client's write.
-					_ = w.core.Tracker().Delete(schema.GroupVersionResource{Version: "v1", Resource: "services"}, "default", "vllm")
-				}
-				return true, nil, tt.err
-			})
-			wrote, err := w.Write(t.Context(), "default", &traffic.Write{
-				Verb: tt.verb, Key: traffic.Key{Kind: traffic.KindService, Name: "vllm"}, Body: map[string]any{"kind": "Service"},
-			})
-			assert.True(t, !wrote && tt.want(err), "%s: wrote %t, %v", tt.reason, wrote, err)
-			assert.False(t, tt.verb == traffic.Delete && err == nil && informer.Get[*corev1.Service](w.sources[traffic.KindService], types.NamespacedName{Namespace: "default", Name: "vllm"}) != nil,
-				"the next look would still see it")
-		})
-	}
 }
