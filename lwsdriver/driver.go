@@ -19,6 +19,7 @@ import (
 	"k8s.io/client-go/rest"
 	lwsclient "sigs.k8s.io/lws/client-go/clientset/versioned"
 
+	"github.com/lockstep-rollouts/lockstep/internal/access"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/engine"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/observe"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
@@ -122,8 +123,8 @@ func New(config *rest.Config, o Options) (*Driver, error) {
 		return nil, fmt.Errorf("make client of routes: %w", err)
 	}
 	d := newDriver(core, sets, generic, o)
-	// Each client has a rate limit of its own.
-	if d.core, d.sets, err = newClients(config); err != nil {
+	// Each user has a rate limit of their own: one who asks for missing workloads delays no other, nor the engine.
+	if d.core, d.sets, err = newClients(access.LimitRequests(config)); err != nil {
 		return nil, err
 	}
 	return d, nil

@@ -33,8 +33,7 @@ func (d *Driver) Plan(ctx context.Context, req *pb.PlanRequest) (*pb.PlanRespons
 	if err := checkPlan(req, d.options.Limits); err != nil {
 		return nil, err
 	}
-	d.awaitNearby(ctx, key)
-	s, err := d.observeNew(ctx, key, req.GetPolicy())
+	s, err := d.observeNearby(ctx, key, req.GetPolicy())
 	if err != nil {
 		return nil, err
 	}

@@ -19,6 +19,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/pager"
 
+	"github.com/lockstep-rollouts/lockstep/internal/access"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/capacity"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/observe"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
@@ -39,8 +40,7 @@ func (d *Driver) Preflight(ctx context.Context, req *pb.PreflightRequest) (*pb.P
 	if err := checkPreflight(req, d.options.Limits); err != nil {
 		return nil, err
 	}
-	d.awaitNearby(ctx, key)
-	s, err := d.observeNew(ctx, key, req.GetPolicy())
+	s, err := d.observeNearby(ctx, key, req.GetPolicy())
 	if err != nil {
 		return nil, err
 	}
@@ -225,8 +225,9 @@ func (r *freeCapacity) read(ctx context.Context, core kubernetes.Interface) (cap
 	if fresh {
 		return free, nil
 	}
-	// The lists serve all callers, so they must not end with the first one's call.
-	read := r.reading.DoChan("", func() (any, error) { return r.list(context.WithoutCancel(ctx), core) })
+	// The lists serve all callers, so they neither end with the first one's call nor wait for its user's turns.
+	shared := access.WithUser(context.WithoutCancel(ctx), nil)
+	read := r.reading.DoChan("", func() (any, error) { return r.list(shared, core) })
 	select {
 	case result := <-read:
 		free, _ := result.Val.(capacity.Free)

@@ -257,7 +257,7 @@ func (d *Driver) observeNew(ctx context.Context, key types.NamespacedName, next 
 	if err := d.engine.Applier.CatchUp(ctx, key, live); err != nil {
 		return nil, observe.ContractError(err)
 	}
-	return d.engine.Observe(key)
+	return d.engine.Observe(key, next...)
 }
 
 // await returns the context of the workload that was changed once it is settled, at the latest after wait, and before the call's own
@@ -338,13 +338,15 @@ func (d *Driver) awaitRead(ctx context.Context, key types.NamespacedName, pendin
 	})
 }
 
-// awaitNearby is awaitRead for a call that judges a release.
-func (d *Driver) awaitNearby(ctx context.Context, key types.NamespacedName) {
+// observeNearby is observeNew for a call that judges a release, after awaitRead.
+func (d *Driver) observeNearby(ctx context.Context, key types.NamespacedName, next *pb.ReleasePolicy) (*observe.Snapshot, error) {
 	// The caches fill while a new workload is waited for.
 	d.engine.Observer.Nearby.Start()
-	if _, err := d.observeNew(ctx, key); err == nil { // the caller's observation returns it, too
-		d.awaitRead(ctx, key, d.engine.Observer.Nearby.Pending)
+	if s, err := d.observeNew(ctx, key); err != nil {
+		return s, err
 	}
+	d.awaitRead(ctx, key, d.engine.Observer.Nearby.Pending)
+	return d.engine.Observe(key, next)
 }
 
 // awaitSets returns once the caches of a DisaggregatedSet are filled or can't be.

@@ -5,7 +5,9 @@ package lwsdriver
 
 import (
 	"context"
+	"net/http"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -17,7 +19,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/client-go/kubernetes/fake"
+	"k8s.io/client-go/rest"
 	"k8s.io/utils/ptr"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
@@ -85,6 +89,42 @@ func TestAwaitAddsGroupsInTurn(t *testing.T) {
 				"turn %t: %d groups, %d omitted, want %d and %d: %v", may, len(c.GetGroups()), c.GetGroupsOmitted(), want, left, err)
 		})
 	}
+}
+
+// A user who asks for many workloads that don't exist delays nobody else's request for one.
+func TestCallersTakeTurnsAtTheAPIServer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var requests atomic.Int64
+		api := roundTripper(func(r *http.Request) (*http.Response, error) {
+			requests.Add(1)
+			return &http.Response{StatusCode: http.StatusNotFound, Header: http.Header{}, Body: http.NoBody, Request: r}, nil
+		})
+		d, err := New(&rest.Config{Host: "https://api", Transport: api}, Options{})
+		require.NoError(t, err)
+		as := func(name string) context.Context { return access.WithUser(t.Context(), &user.DefaultInfo{Name: name}) }
+		get := func(name string) {
+			_, err := d.observeNew(as(name), types.NamespacedName{Namespace: name, Name: "missing"})
+			assert.Equal(t, pb.ErrorReason_ERROR_REASON_WORKLOAD_NOT_FOUND, drivererr.Reason(err), "%v", err)
+		}
+		var loud sync.WaitGroup
+		for range 300 {
+			loud.Go(func() { get("loud") })
+			loud.Go(func() {
+				_, _ = d.core.CoreV1().PersistentVolumeClaims("loud").Get(as("loud"), "x", metav1.GetOptions{})
+			})
+		}
+		synctest.Wait()
+		began, before := time.Now(), requests.Load()
+		get("quiet")
+		assert.Zero(t, time.Since(began), "another user waited")
+		_, err = d.free.read(as("loud"), d.core)
+		assert.True(t, err != nil && time.Since(began) == 0, "the list of nodes for all callers waited for one: %v", err)
+		assert.True(t, before > 0 && before < 600, "%d requests of one user at once", before)
+		loud.Wait()
+		ended, cancel := context.WithCancel(t.Context())
+		cancel()
+		assert.NoError(t, d.Run(ended), "Run")
+	})
 }
 
 // A call decides once about its intent and once about what follows, and answers with that.

@@ -30,7 +30,7 @@ type authorization struct {
 	// reviewer answers who the caller is and what they may. Nil means that every caller may do everything.
 	reviewer *review.Reviewer
 	// rates bound the calls of each user whom the reviewer knows, and audits the lines about refusals of one user, method and namespace.
-	rates, audits *review.Rates
+	rates, audits *access.Rates
 	// local returns the user of calls without a reviewer. It may return nil.
 	local func(context.Context) user.Info
 	// from has the connections of the calls, reading the calls whose request has not been read, calls those in flight, and anonymous those
@@ -51,13 +51,13 @@ func (o Options) authorization(e endpoint.Endpoint, from *connections) *authoriz
 			Name: "lockstep_refused_calls_total",
 			Help: "gRPC calls that were refused by their headers, before they were read, by code. grpc_server_handled_total has all others.",
 		}, []string{"grpc_code"}),
-		from: from, refusals: &sampler{logger: o.Logger}, audits: review.NewRates(1), local: o.User,
+		from: from, refusals: &sampler{logger: o.Logger}, audits: access.NewRates(1), local: o.User,
 		reading: newSlots(maxReading, maxSourceReading), calls: newSlots(maxCalls, maxUserCalls),
 		anonymous: newSlots(maxAnonymous, maxSourceAnonymous),
 		plans:     fair.NewSlots(maxPlans), lists: fair.NewSlots(maxLists),
 	}
 	if !isUnix(e) {
-		a.reviewer, a.rates, a.local = o.Reviewer, review.NewRates(cmp.Or(o.UserQPS, DefaultUserQPS)), certificateUser
+		a.reviewer, a.rates, a.local = o.Reviewer, access.NewRates(cmp.Or(o.UserQPS, DefaultUserQPS)), certificateUser
 	} else if a.local == nil {
 		a.local = ownUser
 	}
@@ -202,7 +202,7 @@ func (s *authorizedStream) check() error {
 	err := s.by.check(s.ctx, s.method, s.namespace)
 	u := access.UserOf(s.ctx)
 	// Users choose the namespace, so neither the refusals of another user nor those of another namespace may take the place of this one.
-	if isDenied(err) && s.by.audits.Of(strings.Join([]string{review.AccountOf(u), s.method, s.namespace}, " ")).Allow() {
+	if isDenied(err) && s.by.audits.Of(strings.Join([]string{access.AccountOf(u), s.method, s.namespace}, " ")).Allow() {
 		s.by.refusals.logger.InfoContext(s.ctx, "audit", "user", u.GetName(), "method", s.method, "namespace", s.namespace,
 			"code", status.Code(err).String(), "error", status.Convert(err).Message())
 	}

@@ -23,6 +23,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apiserver/pkg/authentication/user"
 
+	"github.com/lockstep-rollouts/lockstep/internal/access"
 	"github.com/lockstep-rollouts/lockstep/internal/access/review"
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
@@ -103,7 +104,7 @@ func notReviewed(what string, err error) error {
 		return drivererr.New(pb.ErrorReason_ERROR_REASON_FORBIDDEN,
 			"%s: the driver may not make reviews: bind the ClusterRole system:auth-delegator to its account: %v", what, err)
 	}
-	if errors.Is(err, review.ErrBusy) {
+	if errors.Is(err, access.ErrBusy) {
 		return drivererr.New(pb.ErrorReason_ERROR_REASON_RATE_LIMITED, "%s: %v", what, err)
 	}
 	// The caller's credentials are not to blame for a missing answer, so the code is not UNAUTHENTICATED.

@@ -24,7 +24,7 @@ const (
 	// strangerTimeout closes connections without an authenticated caller. Before strangerGrace they give way only to addresses with fewer: new
 	// ones of theirs wait, up to maxWaiting, in which they cost a socket. As many more may have sent nothing yet: the oldest of them gives way.
 	strangerTimeout, strangerGrace, maxWaiting = 30 * time.Second, 500 * time.Millisecond, 4096
-	// maxConnections bounds the other connections, and maxUserConnections those of one user, as review.AccountOf counts them.
+	// maxConnections bounds the other connections, and maxUserConnections those of one user, as access.AccountOf counts them.
 	maxConnections, maxUserConnections = 768, 128
 	// refusalPause is how long a connection with an invalid token may try no other one.
 	refusalPause = time.Second

@@ -19,7 +19,6 @@ import (
 	"k8s.io/apiserver/pkg/authentication/user"
 
 	"github.com/lockstep-rollouts/lockstep/internal/access"
-	"github.com/lockstep-rollouts/lockstep/internal/access/review"
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
@@ -58,7 +57,7 @@ func (a *authorization) tap(ctx context.Context, info *tap.Info) (context.Contex
 		a.from.markRefused(c.peer)
 	}
 	if c.user != nil {
-		source = review.AccountOf(c.user)
+		source = access.AccountOf(c.user)
 	}
 	// gRPC keeps the timer of a call that is refused here. So one with a long deadline is refused by its handler.
 	deadline, bounded := ctx.Deadline()
@@ -142,7 +141,7 @@ func (a *authorization) beginCall(ctx context.Context, method string) (_ context
 	}
 	account := peerHost(c.peer)
 	if c.user != nil {
-		account = review.AccountOf(c.user)
+		account = access.AccountOf(c.user)
 	}
 	// The connection stays only once its caller is authenticated. Before that it is a stranger's.
 	if err := a.from.keepAuthenticated(c.peer, account); err != nil {

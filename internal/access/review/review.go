@@ -80,7 +80,7 @@ func New(config *rest.Config) (*Reviewer, error) {
 	if err != nil {
 		return nil, err
 	}
-	client, err := kubernetes.NewForConfig(limitRequests(config))
+	client, err := kubernetes.NewForConfig(access.LimitRequests(config))
 	if err != nil {
 		return nil, fmt.Errorf("make client for reviews: %w", err)
 	}
@@ -96,7 +96,7 @@ func New(config *rest.Config) (*Reviewer, error) {
 }
 
 func tokenReviewer(config *rest.Config) (authenticator.Token, error) {
-	client, err := kubernetes.NewForConfig(limitRequests(config))
+	client, err := kubernetes.NewForConfig(access.LimitRequests(config))
 	if err != nil {
 		return nil, fmt.Errorf("make client for reviews: %w", err)
 	}
@@ -174,12 +174,12 @@ func (r *Reviewer) reviewToken(ctx context.Context, source, token string, key to
 	// A token that was valid before is counted by its user, so a flood from the same address does not delay it.
 	before, wasValid := cachedAnswer(r.valid, key)
 	if wasValid {
-		reviewer, by = r.known, AccountOf(before.user)
+		reviewer, by = r.known, access.AccountOf(before.user)
 	}
 	if r.audience != "" {
 		ctx = authenticator.WithAudiences(ctx, authenticator.Audiences{r.audience})
 	}
-	response, ok, err := reviewer.AuthenticateToken(withSource(ctx, by), token)
+	response, ok, err := reviewer.AuthenticateToken(access.WithSource(ctx, by), token)
 	switch {
 	case err != nil:
 		return nil, fmt.Errorf("%w: review token: %w", ErrUnavailable, err)
@@ -207,7 +207,7 @@ func (r *Reviewer) MayRelease(ctx context.Context, u user.Info, verb access.Verb
 // authorize reports whether a user may do something.
 func (r *Reviewer) authorize(ctx context.Context, what authorizer.AttributesRecord) (bool, error) {
 	// The review is counted by user: a user who asks about many namespaces delays no other.
-	ctx, cancel := context.WithTimeout(withSource(ctx, AccountOf(what.User)), timeout)
+	ctx, cancel := context.WithTimeout(access.WithSource(ctx, access.AccountOf(what.User)), timeout)
 	defer cancel()
 	decision, _, err := r.users.Authorize(ctx, what)
 	if err != nil {

@@ -1,7 +1,7 @@
 // Copyright The Lockstep Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package review
+package access
 
 import (
 	"context"
@@ -26,18 +26,18 @@ const (
 	maxInFlight = 32
 )
 
-// ErrBusy is wrapped by errors of reviews that were not admitted in time, since their address or user causes too many.
-var ErrBusy = errors.New("too many reviews are waiting")
+// ErrBusy is wrapped by errors of requests that were not admitted in time, since their address or user causes too many.
+var ErrBusy = errors.New("too many requests are waiting")
 
 type sourceKey struct{}
 
-// withSource returns a context of requests that wait for the turn of a source.
-func withSource(ctx context.Context, source string) context.Context {
+// WithSource returns a context of requests that wait for the turn of a source. Without it they wait for that of the call's user.
+func WithSource(ctx context.Context, source string) context.Context {
 	return context.WithValue(ctx, sourceKey{}, source)
 }
 
-// limitRequests returns a configuration of clients whose requests wait for their turn. One source does not use the turns of others.
-func limitRequests(config *rest.Config) *rest.Config {
+// LimitRequests returns a configuration of clients whose requests wait for their turn. One source does not use the turns of others.
+func LimitRequests(config *rest.Config) *rest.Config {
 	config = rest.CopyConfig(config)
 	// The limiter takes the place of client-go's, which lets one source use the turns of all others.
 	config.QPS, config.RateLimiter = -1, nil
@@ -69,7 +69,10 @@ type limiter struct {
 // RoundTrip implements http.RoundTripper.
 func (t *limiter) RoundTrip(r *http.Request) (*http.Response, error) {
 	ctx := r.Context()
-	source, _ := ctx.Value(sourceKey{}).(string)
+	source, given := ctx.Value(sourceKey{}).(string)
+	if u := UserOf(ctx); !given && u != nil {
+		source = AccountOf(u)
+	}
 	// The rate comes before the slot, so that a source over its rate holds none.
 	if err := t.rates.Of(source).Wait(ctx); err != nil {
 		return nil, fmt.Errorf("%w for %q: %w", ErrBusy, source, err)
