@@ -7,19 +7,34 @@ import (
 	"context"
 	"crypto/x509"
 	"crypto/x509/pkix"
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httptest"
 	"net/url"
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/peer"
+	"google.golang.org/grpc/tap"
+	authenticationv1 "k8s.io/api/authentication/v1"
+	"k8s.io/client-go/rest"
 
 	"github.com/lockstep-rollouts/lockstep/internal/access"
+	"github.com/lockstep-rollouts/lockstep/internal/access/review"
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
+	"github.com/lockstep-rollouts/lockstep/plugin/endpoint"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
@@ -109,6 +124,47 @@ func FuzzUserOfCertificate(f *testing.F) {
 		}
 	})
 }
+
+// However many unknown tokens an address sends, those that were valid before are reviewed again.
+func TestUnknownTokensLeavePlaces(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		api := roundTripper(func(r *http.Request) (*http.Response, error) {
+			w := httptest.NewRecorder()
+			w.Header().Set("Content-Type", "application/json")
+			_ = json.NewEncoder(w).Encode(authenticationv1.TokenReview{Status: authenticationv1.TokenReviewStatus{
+				Authenticated: true, Audiences: []string{review.Audience}, User: authenticationv1.UserInfo{Username: "ada"},
+			}})
+			return w.Result(), nil
+		})
+		r, err := review.New(&rest.Config{Transport: api, ContentConfig: rest.ContentConfig{ContentType: "application/json"}})
+		require.NoError(t, err)
+		o := Options{Reviewer: r, Logger: slog.New(slog.DiscardHandler), Registry: prometheus.NewRegistry()}
+		a := o.authorization(endpoint.Endpoint{Network: "tcp"}, &connections{})
+		tokenOf := func(name string) string {
+			claims := fmt.Sprintf(`{"sub":%q,"aud":[%q],"exp":%d}`, name, review.Audience, time.Now().Add(time.Hour).Unix())
+			return "e30." + base64.RawURLEncoding.EncodeToString([]byte(claims)) + ".c2ln"
+		}
+		call := func(token string) error {
+			ctx := peer.NewContext(t.Context(), &peer.Peer{Addr: &net.TCPAddr{IP: net.IPv4(192, 0, 2, 1)}})
+			ctx = metadata.NewIncomingContext(ctx, metadata.Pairs("authorization", "Bearer "+token))
+			_, err := a.tap(ctx, &tap.Info{FullMethodName: pb.WorkloadDriver_Adopt_FullMethodName})
+			return err
+		}
+		ada := tokenOf("ada")
+		_, err = r.User(t.Context(), "192.0.2.1", ada)
+		require.NoError(t, err)
+		time.Sleep(time.Minute) //nolint:forbidigo // The bubble's clock.
+		for i := range maxSourceReading {
+			require.NoError(t, call(tokenOf(fmt.Sprint(i))))
+		}
+		assert.Error(t, call(tokenOf("more")), "one more unknown token")
+		assert.NoError(t, call(ada), "a token that was valid before")
+	})
+}
+
+type roundTripper func(*http.Request) (*http.Response, error)
+
+func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
 // A token of the header of a call has no white space around it, and needs the scheme.
 func FuzzBearerToken(f *testing.F) {

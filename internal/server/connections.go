@@ -26,8 +26,6 @@ const (
 	strangerTimeout, strangerGrace, maxWaiting = 30 * time.Second, 500 * time.Millisecond, 4096
 	// maxConnections bounds the other connections, and maxUserConnections those of one user, as access.AccountOf counts them.
 	maxConnections, maxUserConnections = 768, 128
-	// refusalPause is how long a connection with an invalid token may try no other one.
-	refusalPause = time.Second
 )
 
 // connections is a TCP listener with bounded connections. Those of an address that has the most wait for each other, and hold up no other one.
@@ -71,9 +69,6 @@ type connection struct {
 	user string
 	// refused is true once a call was refused. The connection gives way before others of its address.
 	refused bool
-	// reviewing is the token that is being reviewed, and noReview until when no other one is.
-	reviewing string
-	noReview  time.Time
 }
 
 func limitConnections(l net.Listener, strangers int, patience time.Duration) *connections {
@@ -333,47 +328,6 @@ func (c *connections) keepAuthenticated(peer net.Addr, user string) error {
 func (c *connection) stopTimeout() {
 	if c.late != nil {
 		c.late.Stop()
-	}
-}
-
-// beginReview reports whether a token from this connection may be reviewed now. A connection has one review at a time.
-func (c *connections) beginReview(peer net.Addr, token string) bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	conn := c.open[peer.String()]
-	// Calls with the same token share one review.
-	if conn == nil || conn.reviewing == token {
-		return true
-	}
-	// One connection has one review at a time, and a pause after a refusal, so that guessed tokens cause few requests.
-	if conn.reviewing != "" || time.Now().Before(conn.noReview) {
-		return false
-	}
-	conn.reviewing = token
-	return true
-}
-
-// endReview ends a review.
-func (c *connections) endReview(peer net.Addr, valid bool) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	conn := c.open[peer.String()]
-	if conn == nil {
-		return
-	}
-	if conn.reviewing = ""; !valid {
-		conn.refused = true
-		conn.noReview = time.Now().Add(refusalPause)
-	}
-}
-
-// abandonReview ends a review whose call has ended.
-func (c *connections) abandonReview(peer net.Addr, token string) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	// Another call of the connection may have begun a review of its own.
-	if conn := c.open[peer.String()]; conn != nil && token != "" && conn.reviewing == token {
-		conn.reviewing = ""
 	}
 }
 

@@ -170,19 +170,6 @@ func TestRefusedGivesWay(t *testing.T) {
 	assert.True(t, closed(refused), "an older connection was closed")
 }
 
-// One token of a connection is reviewed at a time, and none for a while after an invalid one.
-func TestOneReviewOfAConnection(t *testing.T) {
-	l, connect := accepting(t)
-	_, served := connect()
-	peer := served.RemoteAddr()
-	first, again := l.beginReview(peer, "a"), l.beginReview(peer, "a")
-	assert.True(t, first && again && !l.beginReview(peer, "b"), "another token is reviewed beside the first")
-	l.abandonReview(peer, "a")
-	assert.True(t, l.beginReview(peer, "b"), "no review after one that was abandoned")
-	l.endReview(peer, false)
-	assert.False(t, l.beginReview(peer, "c"), "a review right after an invalid token")
-}
-
 func TestSlots(t *testing.T) {
 	s := newSlots(3, 2)
 	limited := func(key string) bool {

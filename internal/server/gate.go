@@ -26,7 +26,7 @@ import (
 // call is what the tap has found out about a call.
 type call struct {
 	peer net.Addr
-	// user is nil if the caller is not known, or not yet: then token is to be reviewed.
+	// user is the caller, nil if unknown. If token is not empty, it is to be reviewed, and this is who its bearer was before.
 	user  user.Info
 	token string
 	// refused is why the call must end at once.
@@ -70,8 +70,6 @@ func (a *authorization) tap(ctx context.Context, info *tap.Info) (context.Contex
 		}
 		release, err := places.take(source)
 		if err != nil {
-			// The review that identify has announced won't take place.
-			a.from.abandonReview(c.peer, c.token)
 			c.refused, refuseHere = err, true
 		}
 		c.read = release
@@ -81,11 +79,8 @@ func (a *authorization) tap(ctx context.Context, info *tap.Info) (context.Contex
 		a.refused.WithLabelValues(status.Code(c.refused).String()).Inc()
 		return ctx, c.refused
 	}
-	// The call may end before its handler runs, which would free neither.
-	context.AfterFunc(ctx, func() {
-		c.read()
-		a.from.abandonReview(c.peer, c.token)
-	})
+	// The call may end before its handler runs.
+	context.AfterFunc(ctx, c.read)
 	return context.WithValue(ctx, callKey{}, c), nil
 }
 
@@ -110,16 +105,14 @@ func (a *authorization) checkCredentials(ctx context.Context, c *call, method st
 		}
 		return unauthenticatedError("the call has neither a bearer token (metadata authorization: Bearer …) nor a client certificate")
 	}
-	reviewed := false
-	switch c.user, reviewed = a.reviewer.Known(c.token); {
-	case reviewed && c.user == nil:
+	u, reviewed := a.reviewer.Known(c.token)
+	switch c.user = u; {
+	case reviewed && u == nil:
 		return errInvalidToken
-	case reviewed || a.reviewer.WasValid(c.token) || a.from.beginReview(c.peer, c.token):
-		// A token that was valid is reviewed without a turn of the connection: expired answers must not hold up calls.
-		return nil
+	case reviewed:
+		c.token = ""
 	}
-	return drivererr.New(pb.ErrorReason_ERROR_REASON_RATE_LIMITED,
-		"another token of this connection is being reviewed, or was refused less than %s ago: call again", refusalPause)
+	return nil
 }
 
 // beginCall returns the context of a call with its user, after the review of its token. end must be called.
@@ -134,7 +127,7 @@ func (a *authorization) beginCall(ctx context.Context, method string) (_ context
 		return ctx, func() {}, nil
 	}
 	// A review may take seconds, and the tap must not block. So it takes place here.
-	if c.user == nil && a.reviewer != nil {
+	if c.token != "" {
 		if c.user, err = a.review(ctx, c); err != nil {
 			return ctx, nil, err
 		}
@@ -169,12 +162,11 @@ func (a *authorization) beginCall(ctx context.Context, method string) (_ context
 // review asks the API server who the bearer of the call's token is.
 func (a *authorization) review(ctx context.Context, c *call) (user.Info, error) {
 	u, err := a.reviewer.User(ctx, peerHost(c.peer), c.token)
-	// A review that failed has a pause as well, so that clients don't repeat it in a loop.
-	a.from.endReview(c.peer, u != nil)
 	switch {
 	case err != nil:
 		return nil, notReviewed("the bearer token can't be checked", err)
 	case u == nil:
+		a.from.markRefused(c.peer)
 		return nil, errInvalidToken
 	}
 	return u, nil

@@ -109,8 +109,8 @@ func tokenReviewer(config *rest.Config) (authenticator.Token, error) {
 	return answered{tokens}, nil
 }
 
-// Known returns the answer about a token without asking: its user, nil if it is not valid, and whether there is an answer. A token that
-// can't be one for the audience is not valid.
+// Known returns the last answer about a token without asking: its user, nil if it is not valid, and whether the answer still counts. A token
+// that can't be one for the audience is not valid.
 func (r *Reviewer) Known(token string) (u user.Info, known bool) {
 	now := time.Now()
 	// Random tokens are refused without a request and without an entry in a cache.
@@ -119,19 +119,14 @@ func (r *Reviewer) Known(token string) (u user.Info, known bool) {
 	}
 	// A token may be as large as all headers together. Its hash has 32 bytes.
 	key := keyOf(token)
-	for _, answers := range []*lru.Cache{r.valid, r.invalid} {
-		// Tokens that were valid come first. An answer past its time is none, but WasValid still knows it.
-		if a, ok := cachedAnswer(answers, key); ok && now.Before(a.until) {
-			return a.user, true
-		}
+	last, _ := cachedAnswer(r.valid, key)
+	if now.Before(last.until) {
+		return last.user, true
 	}
-	return nil, false
-}
-
-// WasValid reports whether a token was valid when it was last reviewed.
-func (r *Reviewer) WasValid(token string) bool {
-	_, ok := cachedAnswer(r.valid, keyOf(token))
-	return ok
+	if refused, _ := cachedAnswer(r.invalid, key); now.Before(refused.until) {
+		return nil, true
+	}
+	return last.user, false
 }
 
 // tokenKey stands for a token in a cache.
