@@ -36,8 +36,8 @@ type authorization struct {
 	// from has the connections of the calls, reading the calls whose request has not been read, calls those in flight, and anonymous those
 	// that need no credentials.
 	from                      *connections
-	reading, calls, anonymous *slots
-	// plans and lists bound the calls at a time that compute much, and that answer much.
+	reading, calls, anonymous *fair.Slots
+	// plans and lists bound the calls at a time that compute much, and that answer much. Further ones wait.
 	plans, lists *fair.Slots
 	refusals     *sampler
 	// refused counts the calls that the tap refuses, which no interceptor sees.
@@ -52,9 +52,8 @@ func (o Options) authorization(e endpoint.Endpoint, from *connections) *authoriz
 			Help: "gRPC calls that were refused by their headers, before they were read, by code. grpc_server_handled_total has all others.",
 		}, []string{"grpc_code"}),
 		from: from, refusals: &sampler{logger: o.Logger}, audits: access.NewRates(1), local: o.User,
-		reading: newSlots(maxReading, maxSourceReading), calls: newSlots(maxCalls, maxUserCalls),
-		anonymous: newSlots(maxAnonymous, maxSourceAnonymous),
-		plans:     fair.NewSlots(maxPlans), lists: fair.NewSlots(maxLists),
+		reading: fair.NewSlots(maxReading), calls: fair.NewSlots(maxCalls), anonymous: fair.NewSlots(maxAnonymous),
+		plans: fair.NewSlots(maxPlans), lists: fair.NewSlots(maxLists),
 	}
 	if !isUnix(e) {
 		a.reviewer, a.rates, a.local = o.Reviewer, access.NewRates(cmp.Or(o.UserQPS, DefaultUserQPS)), certificateUser

@@ -21,6 +21,7 @@ import (
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
 	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/await"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+	"github.com/lockstep-rollouts/lockstep/traffic/fair"
 )
 
 // accepting returns a listener, and how to connect to it: with the client's connection and the server's.
@@ -171,12 +172,12 @@ func TestRefusedGivesWay(t *testing.T) {
 }
 
 func TestSlots(t *testing.T) {
-	s := newSlots(3, 2)
+	s := fair.NewSlots(3)
 	limited := func(key string) bool {
-		_, err := s.take(key)
+		_, err := take(s, key, 2)
 		return drivererr.Reason(err) == pb.ErrorReason_ERROR_REASON_RATE_LIMITED
 	}
-	release, err := s.take("ada")
+	release, err := take(s, "ada", 2)
 	require.True(t, err == nil && !limited("ada") && limited("ada"), "want two for a key: %v", err)
 	require.True(t, !limited("bob") && limited("eve"), "want three in all")
 	release()
@@ -186,14 +187,14 @@ func TestSlots(t *testing.T) {
 
 // A few keys that take what they can leave some to others.
 func TestKeysLeaveSlots(t *testing.T) {
-	s := newSlots(maxCalls, maxUserCalls)
+	s := fair.NewSlots(maxCalls)
 	for i := range maxCalls / maxUserCalls {
 		for err := error(nil); err == nil; {
-			_, err = s.take(fmt.Sprint("loud-", i))
+			_, err = take(s, fmt.Sprint("loud-", i), maxUserCalls)
 		}
 	}
 	for range 10 {
-		_, err := s.take("ada")
+		_, err := take(s, "ada", maxUserCalls)
 		require.NoError(t, err)
 	}
 }

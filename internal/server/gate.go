@@ -21,6 +21,7 @@ import (
 	"github.com/lockstep-rollouts/lockstep/internal/access"
 	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
+	"github.com/lockstep-rollouts/lockstep/traffic/fair"
 )
 
 // call is what the tap has found out about a call.
@@ -64,11 +65,11 @@ func (a *authorization) tap(ctx context.Context, info *tap.Info) (context.Contex
 	refuseHere := !bounded || time.Until(deadline) < readTimeout
 	// The place for reading is taken before gRPC buffers anything, and by a call that its handler refuses too.
 	if c.refused == nil || !refuseHere {
-		places := a.reading
+		places, most := a.reading, maxSourceReading
 		if verbs[info.FullMethodName] == anyone {
-			places = a.anonymous
+			places, most = a.anonymous, maxSourceAnonymous
 		}
-		release, err := places.take(source)
+		release, err := take(places, source, most)
 		if err != nil {
 			c.refused, refuseHere = err, true
 		}
@@ -140,7 +141,7 @@ func (a *authorization) beginCall(ctx context.Context, method string) (_ context
 	if err := a.from.keepAuthenticated(c.peer, account); err != nil {
 		return ctx, nil, err
 	}
-	if end, err = a.calls.take(account); err != nil {
+	if end, err = take(a.calls, account, maxUserCalls); err != nil {
 		return ctx, nil, err
 	}
 	if a.reviewer == nil {
@@ -172,38 +173,13 @@ func (a *authorization) review(ctx context.Context, c *call) (user.Info, error) 
 	return u, nil
 }
 
-// slots bound how many there are of something, in all and for each key. A key gets none while it has as many as are free, so that a few leave
-// some to others.
-type slots struct {
-	limit, perKey int
-
-	mu    sync.Mutex
-	total int
-	held  map[string]int
-}
-
-func newSlots(limit, perKey int) *slots {
-	return &slots{limit: limit, perKey: perKey, held: map[string]int{}}
-}
-
-// take returns how to free the slot that it takes, which may be done twice.
-func (s *slots) take(key string) (release func(), err error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.held[key] >= min(s.perKey, s.limit-s.total) {
+// take takes a slot without waiting, and returns how to free it, which may be done twice.
+func take(from *fair.Slots, key string, most int) (release func(), err error) {
+	if !from.TryAcquire(key, most) {
 		return nil, drivererr.New(pb.ErrorReason_ERROR_REASON_RATE_LIMITED,
-			"%q has %d calls in flight, and all callers %d: call again when others have ended", key, s.held[key], s.total)
+			"%q, or all callers together, have too many calls in flight: call again when others have ended", key)
 	}
-	s.total++
-	s.held[key]++
-	return sync.OnceFunc(func() {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		s.total--
-		if s.held[key]--; s.held[key] == 0 {
-			delete(s.held, key)
-		}
-	}), nil
+	return sync.OnceFunc(func() { from.Release(key) }), nil
 }
 
 // sampleInterval is how often calls of one method that end with one code are logged.

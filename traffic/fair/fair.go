@@ -129,6 +129,23 @@ func (s *Slots) Acquire(ctx context.Context, group string) bool {
 	return false
 }
 
+// TryAcquire takes a slot without waiting, unless the group has that many, and reports whether it did.
+func (s *Slots) TryAcquire(group string, most int) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	ok := s.held[group] < most && s.may(group)
+	if ok {
+		s.free--
+		s.held[group]++
+	}
+	return ok
+}
+
+// may reports whether a group may have one more slot. The lock is held.
+func (s *Slots) may(group string) bool {
+	return s.free > 0 && s.held[group] <= s.free || s.OneForEach && s.held[group] == 0
+}
+
 // Release gives a slot of a group back.
 func (s *Slots) Release(group string) {
 	s.mu.Lock()
@@ -143,9 +160,7 @@ func (s *Slots) Release(group string) {
 // serve gives the free slots to those who wait. The lock is held.
 func (s *Slots) serve() {
 	for {
-		got, group, ok := s.queue.popWhere(func(g string) bool {
-			return s.free > 0 && s.held[g] <= s.free || s.OneForEach && s.held[g] == 0
-		})
+		got, group, ok := s.queue.popWhere(s.may)
 		if !ok {
 			return
 		}
