@@ -41,10 +41,9 @@ func snapshotOf(t *testing.T, path string) *preflight.Inventory {
 	require.NoError(t, err)
 	set := manifests.NewSet("default")
 	require.NoError(t, set.Add(filepath.Base(path), text))
-	workloads, err := set.Workloads()
-	require.True(t, err == nil && len(workloads) == 1, "%s: %d workloads, %v", path, len(workloads), err)
-	s, err := set.Inventory(workloads[0])
-	require.NoError(t, err)
+	all, err := set.Inventories("")
+	require.True(t, err == nil && len(all) == 1, "%s: %d workloads, %v", path, len(all), err)
+	s := all[0]
 	first, _, _ := strings.Cut(string(text), "\n")
 	if words, ok := strings.CutPrefix(first, "# "); ok {
 		expect(t, s, strings.Fields(words))

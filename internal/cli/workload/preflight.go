@@ -114,7 +114,7 @@ func (f *preflightFlags) checkFiles(o *connect.Options, args []string, policy *p
 	if err != nil {
 		return err
 	}
-	workloads, err := set.Workloads()
+	inventories, err := set.Inventories(strings.Join(args, ""))
 	if err != nil {
 		return exit.Usagef("%w", err)
 	}
@@ -123,21 +123,14 @@ func (f *preflightFlags) checkFiles(o *connect.Options, args []string, policy *p
 		return exit.Usagef("%s: %s", session.Given(violations[0].Field), violations[0].Description)
 	}
 	var all []checked
-	for _, w := range workloads {
-		if len(args) == 1 && w.Name != args[0] {
-			continue
-		}
-		snapshot, err := set.Inventory(w)
-		if err != nil {
-			return exit.Usagef("%w", err)
-		}
+	for _, snapshot := range inventories {
 		snapshot.Policy, snapshot.Force = parsed, policy.GetBlueGreen().GetForce()
 		snapshot.Expect = preflight.Expectations{LongestRequest: f.longestRequest, EndpointPropagation: f.propagation, HeaderRoutes: f.policy.traffic.byHeader()}
 		// A rule that needs the duration is reported as unchecked, and not as passed.
 		if f.longestRequest == 0 {
 			snapshot.Unseen[preflight.LongestRequests] = preflight.LongestRequestUnknown
 		}
-		all = append(all, checked{w.Namespace + "/" + w.Name, preflight.Check(snapshot)})
+		all = append(all, checked{snapshot.Workload.Namespace + "/" + snapshot.Workload.Name, preflight.Check(snapshot)})
 	}
 	if len(all) == 0 {
 		return exit.Usagef("%s: no LeaderWorkerSet %s", strings.Join(f.files, ", "), strings.Join(args, ""))

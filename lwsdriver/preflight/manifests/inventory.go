@@ -5,14 +5,12 @@ package manifests
 
 import (
 	"cmp"
-	"fmt"
 
 	appsv1 "k8s.io/api/apps/v1"
 	autoscalingv2 "k8s.io/api/autoscaling/v2"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/utils/ptr"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
@@ -23,6 +21,7 @@ import (
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/preflight"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record/history"
+	"github.com/lockstep-rollouts/lockstep/plugin"
 	"github.com/lockstep-rollouts/lockstep/traffic"
 )
 
@@ -36,18 +35,33 @@ func Rolling(w *lws.LeaderWorkerSet) lws.RollingUpdateConfiguration {
 		lws.RollingUpdateConfiguration{MaxUnavailable: intstr.FromInt32(1), Partition: ptr.To[int32](0)})
 }
 
-// Inventory returns what the set contains about one of its workloads. A kind without objects counts as not read: the cluster may
-// have some.
-func (s *Set) Inventory(w *lws.LeaderWorkerSet) (*preflight.Inventory, error) {
-	roles, slicesOf, err := s.roles(w)
-	if err != nil {
-		return nil, err
+// Inventories returns what the set contains about each of its workloads, or about those with a name, in the order of the files.
+func (s *Set) Inventories(name string) (all []*preflight.Inventory, err error) {
+	for _, o := range s.objects {
+		var out *preflight.Inventory
+		switch o.GetKind() {
+		case plugin.KindLeaderWorkerSet:
+			out, err = leaderWorkerSet(o)
+		case plugin.KindDisaggregatedSet:
+			out, err = disaggregatedSet(o)
+		default:
+			continue
+		}
+		if err == nil && (name == "" || o.GetName() == name) {
+			err = s.read(out)
+			all = append(all, out)
+		}
+		if err != nil {
+			return nil, err
+		}
 	}
-	out := &preflight.Inventory{Workload: w, Rolling: Rolling(w), Roles: roles, Slices: slicesOf, Unseen: map[preflight.Source]string{}}
-	if len(roles) > 0 {
-		out.Rolling = lws.RollingUpdateConfiguration{} // its children are replaced
-	}
-	r := &reader{set: s, inventory: out, namespace: w.Namespace}
+	return all, nil
+}
+
+// read reads what the set contains about the workload of an inventory. A kind without objects counts as not read: the cluster may have some.
+func (s *Set) read(out *preflight.Inventory) error {
+	out.Unseen = map[preflight.Source]string{}
+	r := &reader{set: s, inventory: out, namespace: out.Workload.Namespace}
 	out.Services = read[corev1.Service](r, preflight.Services, "Service")
 	out.Budgets = read[policyv1.PodDisruptionBudget](r, preflight.Budgets, "PodDisruptionBudget")
 	out.Quotas = read[corev1.ResourceQuota](r, preflight.Quotas, "ResourceQuota")
@@ -57,15 +71,12 @@ func (s *Set) Inventory(w *lws.LeaderWorkerSet) (*preflight.Inventory, error) {
 	r.autoscalers()
 	r.unsafeChanges()
 	r.namespace = "" // nodes have none, and pods of all namespaces are on them
-	nodes := read[corev1.Node](r, preflight.Nodes, "Node")
-	pods, err := of[corev1.Pod](s, "Pod", "")
-	r.err = cmp.Or(r.err, err)
-	out.Free = capacity.FreeOf(nodes, pods)
+	out.Free = capacity.FreeOf(read[corev1.Node](r, preflight.Nodes, "Node"), readSome[corev1.Pod](r, "Pod"))
 	// A file saved from a cluster has the status.
-	if len(w.Status.Conditions) == 0 {
+	if len(out.Workload.Status.Conditions) == 0 {
 		out.Unseen[preflight.Status] = "the manifest has none"
 	}
-	return out, r.err
+	return r.err
 }
 
 // reader reads objects for an inventory and keeps the first error.
@@ -92,9 +103,7 @@ func read[T any](r *reader, source preflight.Source, kind string) []*T {
 // readSome is read for what a rule judges if it is there.
 func readSome[T any](r *reader, kind string) []*T {
 	all, err := of[T](r.set, kind, r.namespace)
-	if err != nil && r.err == nil {
-		r.err = err
-	}
+	r.err = cmp.Or(r.err, err)
 	return all
 }
 
@@ -112,33 +121,21 @@ func (r *reader) routes() {
 
 // autoscalers finds what scales the workload.
 func (r *reader) autoscalers() {
-	r.none(preflight.Autoscalers)
-	for _, o := range r.set.objects {
-		if o.GetNamespace() != r.namespace {
-			continue
-		}
-		var a *autoscaler.Autoscaler
-		switch o.GetKind() {
-		case autoscaler.KindScaledObject:
-			a = autoscaler.OfScaledObject(o.Unstructured)
-		case autoscaler.KindHPA:
-			// These fields are the same in every version.
-			hpa := &autoscalingv2.HorizontalPodAutoscaler{}
-			ref, _, _ := unstructured.NestedMap(o.Object, "spec", "scaleTargetRef")
-			if err := runtime.DefaultUnstructuredConverter.FromUnstructured(ref, &hpa.Spec.ScaleTargetRef); err != nil {
-				continue
-			}
-			if n, found, _ := unstructured.NestedFieldNoCopy(o.Object, "spec", "minReplicas"); found && fmt.Sprint(n) == "0" {
-				hpa.Spec.MinReplicas = ptr.To[int32](0)
-			}
-			a = autoscaler.OfHPA(hpa)
-		default:
-			continue
-		}
-		// Any autoscaler in the files shows that they were written down there.
-		delete(r.inventory.Unseen, preflight.Autoscalers)
+	var all []*autoscaler.Autoscaler
+	// What is read of it is the same in every version.
+	for _, hpa := range readSome[autoscalingv2.HorizontalPodAutoscaler](r, autoscaler.KindHPA) {
+		all = append(all, autoscaler.OfHPA(hpa))
+	}
+	for _, o := range readSome[unstructured.Unstructured](r, autoscaler.KindScaledObject) {
+		all = append(all, autoscaler.OfScaledObject(o))
+	}
+	// Any autoscaler in the files shows that they were written down there.
+	if len(all) == 0 {
+		r.none(preflight.Autoscalers)
+	}
+	for _, a := range all {
 		if a.Workload == r.inventory.Workload.Name {
-			r.inventory.Autoscalers = append(r.inventory.Autoscalers, plan.Autoscaler{Kind: o.GetKind(), Name: o.GetName(), ToZero: a.ToZero})
+			r.inventory.Autoscalers = append(r.inventory.Autoscalers, plan.Autoscaler{Kind: a.Kind, Name: a.Name, ToZero: a.ToZero})
 		}
 	}
 }
@@ -152,12 +149,8 @@ func priorityOf(t *lws.LeaderWorkerTemplate) string {
 // spec, or in the priority of leaders: the template in the spec has one, too, once LWS has recorded it.
 func (r *reader) unsafeChanges() {
 	w := r.inventory.Workload
-	all, err := of[appsv1.ControllerRevision](r.set, "ControllerRevision", r.namespace)
-	if err != nil && r.err == nil {
-		r.err = err
-	}
 	var newest int64
-	for _, cr := range all {
+	for _, cr := range readSome[appsv1.ControllerRevision](r, "ControllerRevision") {
 		stored, err := history.Decode(cr)
 		if cr.Labels[lws.SetNameLabelKey] != w.Name || cr.Revision <= newest || err != nil {
 			continue

@@ -5,12 +5,13 @@
 //
 //	set := manifests.NewSet("default")
 //	err := set.Add("vllm.yaml", file)
-//	inventory, err := set.Inventory(workload)
+//	inventories, err := set.Inventories("vllm")
 package manifests
 
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -24,7 +25,6 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/preflight"
-	"github.com/lockstep-rollouts/lockstep/plugin"
 )
 
 // Set is the objects of a number of files.
@@ -85,70 +85,39 @@ func (s *Set) add(file string, document any) {
 // clusterScoped are the kinds without a namespace that rules read.
 var clusterScoped = map[string]bool{"Node": true}
 
-// Workloads returns the LeaderWorkerSets and DisaggregatedSets, in the order of the files. A DisaggregatedSet has its kind, and the spec of its
-// first role.
-func (s *Set) Workloads() ([]*lws.LeaderWorkerSet, error) {
-	var all []*lws.LeaderWorkerSet
-	for _, o := range s.objects {
-		if o.GetKind() == plugin.KindDisaggregatedSet {
-			set, err := disaggregatedSet(o)
-			if err != nil {
-				return nil, err
-			}
-			all = append(all, &lws.LeaderWorkerSet{TypeMeta: set.TypeMeta, ObjectMeta: set.ObjectMeta, Spec: set.Spec.Roles[0].Spec})
-		}
-		if o.GetKind() != "LeaderWorkerSet" {
-			continue
-		}
-		if o.GetAPIVersion() != lws.GroupVersion.String() {
-			return nil, fmt.Errorf("%s: the LeaderWorkerSet has apiVersion %q, want %q", o.file, o.GetAPIVersion(), lws.GroupVersion)
-		}
-		w := &lws.LeaderWorkerSet{}
-		// A misspelled field would change what a release does, so it is an error.
-		if err := runtime.DefaultUnstructuredConverter.FromUnstructuredWithValidation(o.Object, w, true); err != nil {
-			return nil, fmt.Errorf("%s: read the LeaderWorkerSet: %w", o.file, err)
-		}
-		if n := ptr.Deref(w.Spec.Replicas, 1); n < 0 {
-			return nil, fmt.Errorf("%s: LeaderWorkerSet %s has %d replicas", o.file, w.Name, n)
-		}
-		all = append(all, w)
+// leaderWorkerSet returns the inventory of a LeaderWorkerSet, with nothing around it.
+func leaderWorkerSet(o object) (*preflight.Inventory, error) {
+	if o.GetAPIVersion() != lws.GroupVersion.String() {
+		return nil, fmt.Errorf("%s: the LeaderWorkerSet has apiVersion %q, want %q", o.file, o.GetAPIVersion(), lws.GroupVersion)
 	}
-	return all, nil
+	w := &lws.LeaderWorkerSet{}
+	// A misspelled field would change what a release does, so it is an error.
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructuredWithValidation(o.Object, w, true); err != nil {
+		return nil, fmt.Errorf("%s: read the LeaderWorkerSet: %w", o.file, err)
+	}
+	if n := ptr.Deref(w.Spec.Replicas, 1); n < 0 {
+		return nil, fmt.Errorf("%s: LeaderWorkerSet %s has %d replicas", o.file, w.Name, n)
+	}
+	return &preflight.Inventory{Workload: w, Rolling: Rolling(w)}, nil
 }
 
-// disaggregatedSet decodes a DisaggregatedSet. A newer LWS may know more fields.
-func disaggregatedSet(o object) (*disaggregated.DisaggregatedSet, error) {
+// disaggregatedSet returns the inventory of a DisaggregatedSet, with nothing around it. A newer LWS may know more fields.
+func disaggregatedSet(o object) (*preflight.Inventory, error) {
 	set := &disaggregated.DisaggregatedSet{}
-	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(o.Object, set); err != nil {
+	n, _, err := unstructured.NestedFloat64(o.Object, "spec", "slices") // YAML's number; the Go types of LWS v0.9.0 lack it
+	if err = cmp.Or(err, runtime.DefaultUnstructuredConverter.FromUnstructured(o.Object, set)); err != nil {
 		return nil, fmt.Errorf("%s: read the DisaggregatedSet: %w", o.file, err)
 	}
 	if set.APIVersion != disaggregated.GroupVersion.String() || len(set.Spec.Roles) == 0 {
 		return nil, fmt.Errorf("%s: DisaggregatedSet %s has apiVersion %q and %d roles, want %q and at least one",
 			o.file, set.Name, set.APIVersion, len(set.Spec.Roles), disaggregated.GroupVersion)
 	}
-	return set, nil
-}
-
-// roles returns the roles of a DisaggregatedSet, and the number of its slices.
-func (s *Set) roles(w *lws.LeaderWorkerSet) (all []preflight.Role, slicesOf int, err error) {
-	for _, o := range s.objects {
-		if o.GetKind() != w.Kind || w.Kind != plugin.KindDisaggregatedSet || o.GetName() != w.Name || o.GetNamespace() != w.Namespace {
-			continue
-		}
-		set, err := disaggregatedSet(o)
-		if err != nil {
-			return nil, 0, err
-		}
-		n, _, err := unstructured.NestedFloat64(o.Object, "spec", "slices") // YAML's number; the Go types of LWS v0.9.0 lack it
-		if err != nil {
-			return nil, 0, fmt.Errorf("%s: read the DisaggregatedSet: %w", o.file, err)
-		}
-		for _, role := range set.Spec.Roles {
-			all = append(all, preflight.NewRole(set, role, nil))
-		}
-		return all, int(n), nil
+	w := &lws.LeaderWorkerSet{TypeMeta: set.TypeMeta, ObjectMeta: set.ObjectMeta, Spec: set.Spec.Roles[0].Spec}
+	out := &preflight.Inventory{Workload: w, Slices: int(n)} // its children are replaced, so it has no rolling update
+	for _, role := range set.Spec.Roles {
+		out.Roles = append(out.Roles, preflight.NewRole(set, role, nil))
 	}
-	return nil, 0, nil
+	return out, nil
 }
 
 // of returns the objects of a kind in a namespace, decoded as T. An empty namespace means all.

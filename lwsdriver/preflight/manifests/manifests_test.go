@@ -66,17 +66,19 @@ func TestSet(t *testing.T) {
 // JSON is YAML.
 func TestJSON(t *testing.T) {
 	s := parse(t, `{"apiVersion": "leaderworkerset.x-k8s.io/v1", "kind": "LeaderWorkerSet", "metadata": {"name": "vllm"}}`)
-	all, err := s.Workloads()
-	assert.True(t, err == nil && len(all) == 1 && all[0].Namespace == "serving", "%v, %v", all, err)
+	all, err := s.Inventories("")
+	assert.True(t, err == nil && len(all) == 1 && all[0].Workload.Namespace == "serving", "%v, %v", all, err)
+	all, err = s.Inventories("another")
+	assert.True(t, err == nil && len(all) == 0, "%v, %v", all, err)
 }
 
-func TestWorkloadsRefuses(t *testing.T) {
+func TestInventoriesRefuses(t *testing.T) {
 	for text, says := range map[string]string{
 		"apiVersion: leaderworkerset.x-k8s.io/v2\nkind: LeaderWorkerSet\n":                                            `apiVersion "leaderworkerset.x-k8s.io/v2"`,
 		"apiVersion: leaderworkerset.x-k8s.io/v1\nkind: LeaderWorkerSet\nspec: {replica: 1}\n":                        "replica",
 		"apiVersion: leaderworkerset.x-k8s.io/v1\nkind: LeaderWorkerSet\nmetadata: {name: x}\nspec: {replicas: -1}\n": "-1 replicas",
 	} {
-		_, err := parse(t, text).Workloads()
+		_, err := parse(t, text).Inventories("")
 		assert.ErrorContains(t, err, says, "%q", text)
 	}
 	for _, text := range []string{"a: [", "a: {b: 1}\n  c: 2\n"} {
@@ -86,24 +88,22 @@ func TestWorkloadsRefuses(t *testing.T) {
 
 // Under hold the user's own configuration is in the record; without any, it is LWS's default.
 func TestRolling(t *testing.T) {
-	all, err := parse(t, whole).Workloads()
+	all, err := parse(t, whole).Inventories("vllm")
 	require.NoError(t, err)
-	r := Rolling(all[0])
+	w, r := all[0].Workload, all[0].Rolling
 	assert.True(t, r.MaxUnavailable.String() == "25%" && r.MaxSurge.IntValue() == 2, r)
-	all[0].Annotations = nil
-	r = Rolling(all[0])
+	w.Annotations = nil
+	r = Rolling(w)
 	assert.Equal(t, int32(1000000), *r.Partition, r)
-	all[0].Spec.RolloutStrategy.RollingUpdateConfiguration = nil
-	r = Rolling(all[0])
+	w.Spec.RolloutStrategy.RollingUpdateConfiguration = nil
+	r = Rolling(w)
 	assert.True(t, r.MaxUnavailable.IntValue() == 1 && r.MaxSurge.IntValue() == 0 && *r.Partition == 0, r)
 }
 
 // An object that is not as its kind is an error, and not overlooked.
 func TestInventoryRefuses(t *testing.T) {
 	s := parse(t, whole+"---\napiVersion: v1\nkind: Service\nmetadata: {name: x}\nspec: {ports: 80}\n")
-	all, err := s.Workloads()
-	require.NoError(t, err)
-	_, err = s.Inventory(all[0])
+	_, err := s.Inventories("")
 	assert.ErrorContains(t, err, "all.yaml: read Service x")
 }
 
@@ -118,12 +118,12 @@ func FuzzManifests(f *testing.F) {
 		if s.Add("a.yaml", []byte(text)) != nil {
 			return
 		}
-		all, err := s.Workloads()
+		all, err := s.Inventories("")
 		if err != nil {
 			return
 		}
-		for _, w := range all {
-			assert.False(t, w.Namespace == "" && w.Name != "", "LeaderWorkerSet %s has no namespace", w.Name)
+		for _, i := range all {
+			assert.False(t, i.Workload.Namespace == "" && i.Workload.Name != "", "LeaderWorkerSet %s has no namespace", i.Workload.Name)
 		}
 	})
 }
