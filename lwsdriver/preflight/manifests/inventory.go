@@ -121,12 +121,13 @@ func (r *reader) routes() {
 
 // autoscalers finds what scales the workload.
 func (r *reader) autoscalers() {
-	var all []*autoscaler.Autoscaler
-	// What is read of it is the same in every version.
-	for _, hpa := range readSome[autoscalingv2.HorizontalPodAutoscaler](r, autoscaler.KindHPA) {
-		all = append(all, autoscaler.OfHPA(hpa))
+	// What is read of an HPA is the same in every version.
+	hpas, scaled := readSome[autoscalingv2.HorizontalPodAutoscaler](r, autoscaler.KindHPA), readSome[unstructured.Unstructured](r, autoscaler.KindScaledObject)
+	all := make([]*autoscaler.Autoscaler, 0, len(hpas)+len(scaled))
+	for _, o := range hpas {
+		all = append(all, autoscaler.OfHPA(o))
 	}
-	for _, o := range readSome[unstructured.Unstructured](r, autoscaler.KindScaledObject) {
+	for _, o := range scaled {
 		all = append(all, autoscaler.OfScaledObject(o))
 	}
 	// Any autoscaler in the files shows that they were written down there.
