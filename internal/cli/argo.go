@@ -76,9 +76,9 @@ func serveArgo(ctx context.Context, o *connect.Options, args []string) error {
 	if err != nil {
 		return err
 	}
-	serving, stop := context.WithCancel(driver.Context) //nolint:contextcheck // The link's context is made from ctx.
+	serving, stop := context.WithCancel(driver.Context)
 	defer stop()
-	err = runArgo(serving, o, config, driver.Client, flags)
+	err = runArgo(serving, o, config, driver.Client, flags) //nolint:contextcheck // The link's context is made from ctx.
 	// Work on Rollouts ends before the driver that it calls.
 	stop()
 	return errors.Join(err, driver.Close())

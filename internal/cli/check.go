@@ -124,7 +124,7 @@ func (c *checker) run(ctx context.Context) error {
 		return fmt.Errorf("reach the API server: %w", err)
 	}
 	if c.policies, err = config.Objects("admission/policy", "permissions/marks", "disaggregated/bounds", "disaggregated/children", "disaggregated/deletions", "disaggregated/scale"); err != nil {
-		return err //nolint:wrapcheck // the manifests are in this program
+		return err
 	}
 	c.add(fine, "Kubernetes", "%s (tested: %s)", server.GitVersion, strings.Join(compatibility.Kubernetes.Versions, ", "))
 	if c.serves(lws.GroupVersion) {

@@ -128,7 +128,7 @@ func FuzzUserOfCertificate(f *testing.F) {
 // However many unknown tokens an address sends, those that were valid before are reviewed again.
 func TestUnknownTokensLeavePlaces(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		api := roundTripper(func(r *http.Request) (*http.Response, error) {
+		api := roundTripper(func(*http.Request) (*http.Response, error) {
 			w := httptest.NewRecorder()
 			w.Header().Set("Content-Type", "application/json")
 			_ = json.NewEncoder(w).Encode(authenticationv1.TokenReview{Status: authenticationv1.TokenReviewStatus{

@@ -188,7 +188,7 @@ func (r *Reporting) Reconcile(ctx context.Context, request reconcile.Request) (r
 	case errors.Is(err, errUndecodable):
 		return result, err //nolint:wrapcheck // The Reconciler's own error.
 	case ctx.Err() != nil, apierrors.IsNotFound(err):
-		return reconcile.Result{}, nil // the object is gone, or the process ends
+		return reconcile.Result{}, nil //nolint:nilerr // The object is gone, or the process ends.
 	case apierrors.IsConflict(err):
 		// The cache observes the other client's write within milliseconds.
 		return reconcile.Result{RequeueAfter: requeueConflict}, nil

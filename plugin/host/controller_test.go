@@ -64,9 +64,9 @@ func TestErrorsAreReported(t *testing.T) {
 					assert.Equal(t, want, f.reported, test.why)
 				}
 				once(test.atOnce)
-				time.Sleep(20 * time.Second)
+				time.Sleep(20 * time.Second) //nolint:forbidigo // The bubble's clock.
 				once(test.atOnce)
-				time.Sleep(11 * time.Second)
+				time.Sleep(11 * time.Second) //nolint:forbidigo // The bubble's clock.
 				once(test.lasting)
 				f.err = nil
 				_, err := r.Reconcile(t.Context(), reconcile.Request{})

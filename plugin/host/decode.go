@@ -119,7 +119,7 @@ func (c Controller) reconciler(m manager.Manager, logger *slog.Logger) reconcile
 	return reconcile.Func(func(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
 		result, err := of.Reconcile(ctx, request)
 		if !errors.Is(err, errUndecodable) {
-			return result, err //nolint:wrapcheck // The Reconciler's own error.
+			return result, err
 		}
 		u := Object(c.API.Kind)
 		if err := m.GetClient().Get(ctx, request.NamespacedName, u); err != nil {

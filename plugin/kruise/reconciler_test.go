@@ -322,7 +322,7 @@ func TestDriverAwayIsSaid(t *testing.T) {
 		r, d := bench(t, view(unheld), interceptor.Funcs{})
 		reporting, key := &host.Reporting{Of: r, Logger: r.Logger}, client.ObjectKey{Namespace: "default", Name: "vllm"}
 		reasonAfter := func(pause time.Duration) string {
-			time.Sleep(pause)
+			time.Sleep(pause) //nolint:forbidigo // The bubble's clock.
 			_, err := reporting.Reconcile(t.Context(), reconcile.Request{NamespacedName: key})
 			require.NoError(t, err)
 			out := &v1alpha1.RolloutTarget{}
