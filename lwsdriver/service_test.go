@@ -91,7 +91,7 @@ func TestAwaitAddsGroupsInTurn(t *testing.T) {
 	}
 }
 
-// A user who asks for many workloads that don't exist delays nobody else's request for one.
+// A user who asks for many workloads that don't exist delays no user else's request for one.
 func TestCallersTakeTurnsAtTheAPIServer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var requests atomic.Int64
