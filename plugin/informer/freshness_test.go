@@ -29,6 +29,8 @@ type server struct {
 	watches []*watch.FakeWatcher
 	// answers is closed once watches are answered, nil if they are.
 	answers chan struct{}
+	// ahead is by how much the wall clock of the process was set ahead, in nanoseconds.
+	ahead atomic.Int64
 	// forgets has it forget what happened since the version from which a watch continues.
 	forgets bool
 }
@@ -87,6 +89,7 @@ func watchedBy(t *testing.T, client any, test func(s *server, f *Freshness, chan
 		// The default one waits until the time of the machine.
 		require.NoError(t, informer.SetWatchErrorHandler(func(*cache.Reflector, error) {}))
 		f := NewFreshness(func() { changed.Add(1) }, source)
+		f.wallClock = func() time.Time { return time.Now().Add(time.Duration(s.ahead.Load())) }
 		if stale := f.Of(); stale != nil || source.Watched() {
 			t.Errorf("before it is filled: %v, watched %t", stale, source.Watched())
 		}
@@ -288,13 +291,11 @@ func TestWatchEnds(t *testing.T) {
 
 // A process that was suspended holds what it held, although its watches are open.
 func TestSuspended(t *testing.T) {
-	watched(t, func(_ *server, f *Freshness, _ *atomic.Int32) {
-		var ahead time.Duration
-		f.wallClock = func() time.Time { return time.Now().Add(ahead) }
-		ahead = time.Hour
+	watched(t, func(s *server, f *Freshness, _ *atomic.Int32) {
+		s.ahead.Store(int64(time.Hour))
 		got, _ := why(f)
 		assert.Contains(t, got, "suspended", "resumed: %q", got)
-		ahead = 0 // the clock was set, and is set back
+		s.ahead.Store(0) // the clock was set, and is set back
 		time.Sleep(catchUpTime)
 		got, _ = why(f)
 		assert.Empty(t, got, "read: %q", got)
@@ -303,8 +304,8 @@ func TestSuspended(t *testing.T) {
 
 // A watch that falls silent while the clock is set back is silent no later.
 func TestSilentWatchOfClockSetBack(t *testing.T) {
-	watched(t, func(_ *server, f *Freshness, _ *atomic.Int32) {
-		f.wallClock = func() time.Time { return time.Now().Add(-time.Hour) }
+	watched(t, func(s *server, f *Freshness, _ *atomic.Int32) {
+		s.ahead.Store(-int64(time.Hour))
 		time.Sleep(MaxSilence + time.Second)
 		got, _ := why(f)
 		assert.Equal(t, "its watch is silent", got)
