@@ -277,15 +277,11 @@ func (r *replay) checkRoles() {
 	if len(r.roles) == 0 {
 		return
 	}
-	ready, stay, in := map[string]int{}, map[string]int{}, map[string]int{} // by role, and by child
-	for _, p := range r.pods {
-		if p.Labels[lws.WorkerIndexLabelKey] == "0" && p.DeletionTimestamp == nil && podReady(p) {
-			ready[roleKey(p.Labels)]++
-			in[p.Labels[lws.SetNameLabelKey]]++
-		}
-	}
+	ready, stay := map[string]int{}, map[string]int{} // by role
 	for _, child := range r.sets {
-		stay[roleKey(child.Labels)] += min(in[child.Name], int(replicasOf(child))) // LeaderWorkerSet is to remove the others
+		key, n := roleKey(child.Labels), len(r.ready(child))
+		ready[key] += n
+		stay[key] += min(n, int(replicasOf(child))) // LeaderWorkerSet is to remove the others
 	}
 	whole := map[string]bool{} // by set: a group without its unit serves no requests
 	for key, f := range r.roles {

@@ -255,7 +255,7 @@ func TestReplayReportsViolationsBlueGreen(t *testing.T) {
 	mustViolate(t, ruleServed, append(split[:10:10], service("blue", "other")))
 }
 
-// TestReplayReportsViolations for roles. A group that its child is to lose when it becomes ready is no capacity.
+// TestReplayReportsViolations for roles. A group that its child is to lose when it becomes ready is no capacity, nor is one without all its pods.
 //
 // Proves (test): Safety rule 5, checked after every event: the observer reports each violation.
 func TestReplayReportsViolationsOfRoles(t *testing.T) {
@@ -283,4 +283,11 @@ func TestReplayReportsViolationsOfRoles(t *testing.T) {
 	emptied := append(serves[:4:4], spec(0), child("old", 0), gone, spec(1), child("new", 1), group("new", false))
 	mustViolate(t, ruleRoles, append(emptied[:10:10], group("new", true), child("new", 0), deletedAt(group("new", true), "12:00:01")))
 	mustViolate(t, "", append(emptied[:10:10], child("new", 0), group("new", true), child("old", 1), deletedAt(group("new", true), "12:00:01")))
+	leader, worker := group("new", true), group("new", true)
+	leader.Annotations = map[string]string{lws.SizeAnnotationKey: "2"}
+	worker.Name, worker.Labels[lws.WorkerIndexLabelKey] = leader.Name+"-1", "1"
+	lost := worker.DeepCopy()
+	lost.Status.Conditions[0].Status = corev1.ConditionFalse
+	mustViolate(t, "", append(emptied[:10:10], leader, child("new", 0), deletedAt(leader.DeepCopy(), "12:00:01"))) // its worker was never ready
+	mustViolate(t, ruleRoles, append(emptied[:10:10], leader, worker, lost))
 }

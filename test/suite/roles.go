@@ -114,6 +114,9 @@ func (r *Roles) Check(ctx context.Context, tag string, prefill, decode int32) er
 
 // HasGroups returns an error unless a LeaderWorkerSet has exactly this many groups, all ready.
 func HasGroups(w *lws.LeaderWorkerSet, want int32) error {
+	if w.Status.ObservedGeneration != w.Generation {
+		return fmt.Errorf("the status of %s is of generation %d, want %d", w.Name, w.Status.ObservedGeneration, w.Generation)
+	}
 	if n := ptr.Deref(w.Spec.Replicas, 1); n != want || w.Status.ReadyReplicas != want || w.Status.Replicas != want {
 		return fmt.Errorf("%s has %d groups in its spec and %d of %d ready, want %d", w.Name, n, w.Status.ReadyReplicas, w.Status.Replicas, want)
 	}
