@@ -135,7 +135,7 @@ func problem(err error) string {
 	if err == nil {
 		return "valid"
 	}
-	return fmt.Sprintf("%s: %s", strings.TrimPrefix(drivererr.Reason(err).String(), "ERROR_REASON_"), status.Convert(err).Message())
+	return fmt.Sprintf("%s: %s", drivererr.Name(drivererr.Reason(err)), status.Convert(err).Message())
 }
 
 func (c *course) want(line string) string {

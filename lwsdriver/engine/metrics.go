@@ -70,5 +70,5 @@ func resultLabel(err error) string {
 	if err == nil {
 		return "ok"
 	}
-	return strings.TrimPrefix(drivererr.Reason(err).String(), "ERROR_REASON_")
+	return drivererr.Name(drivererr.Reason(err))
 }

@@ -32,7 +32,7 @@ const reasonPrefix = "ERROR_REASON_"
 // New returns a status error with the reason's code and an ErrorInfo. The message is formatted like fmt.Sprintf, and names
 // the object that the error is about.
 func New(reason pb.ErrorReason, msg string, args ...any) error {
-	return buildError(reason, formatMessage(msg, args), &errdetails.ErrorInfo{Domain: Domain, Reason: reasonName(reason)})
+	return buildError(reason, formatMessage(msg, args), &errdetails.ErrorInfo{Domain: Domain, Reason: Name(reason)})
 }
 
 // FieldViolation describes an invalid field of a request.
@@ -84,7 +84,7 @@ func Invalid(violations ...FieldViolation) error {
 		texts = append(texts, v.Field+": "+v.Description)
 	}
 	reason := pb.ErrorReason_ERROR_REASON_INVALID_REQUEST
-	info := &errdetails.ErrorInfo{Domain: Domain, Reason: reasonName(reason)}
+	info := &errdetails.ErrorInfo{Domain: Domain, Reason: Name(reason)}
 	return buildError(reason, strings.Join(texts, "; "), info, bad)
 }
 
@@ -184,7 +184,8 @@ func attachDetails(s *status.Status, details ...protoadapt.MessageV1) error {
 	return with.Err()
 }
 
-func reasonName(reason pb.ErrorReason) string {
+// Name returns a reason as ErrorInfo has it: "NAME_TAKEN".
+func Name(reason pb.ErrorReason) string {
 	return strings.TrimPrefix(reason.String(), reasonPrefix)
 }
 

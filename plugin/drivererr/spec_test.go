@@ -32,7 +32,7 @@ func TestSpecTableMatchesFunction(t *testing.T) {
 		if reason == pb.ErrorReason_ERROR_REASON_UNSPECIFIED {
 			continue
 		}
-		got[reasonName(reason)] = row{Code: codeName(Code(reason)), Advice: Advice(reason)}
+		got[Name(reason)] = row{Code: codeName(Code(reason)), Advice: Advice(reason)}
 	}
 	assert.Empty(t, cmp.Diff(spec, got), "the table in SPEC.md (-) and drivererr (+) differ")
 }

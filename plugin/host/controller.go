@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"strings"
 	"sync"
 	"time"
 
@@ -27,6 +26,7 @@ import (
 
 	"github.com/lockstep-rollouts/lockstep/plugin"
 	"github.com/lockstep-rollouts/lockstep/plugin/converge"
+	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
@@ -221,7 +221,7 @@ const reasonNotWritten = "NotWritten"
 func reasonOf(err error) (reason, message string) {
 	s := status.Convert(err)
 	if reason := plugin.Reason(err); reason != pb.ErrorReason_ERROR_REASON_UNSPECIFIED {
-		return plugin.CamelCase(strings.TrimPrefix(reason.String(), "ERROR_REASON_")), s.Message()
+		return plugin.CamelCase(drivererr.Name(reason)), s.Message()
 	}
 	switch s.Code() {
 	case codes.Unknown:

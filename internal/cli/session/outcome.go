@@ -313,7 +313,7 @@ func remedyLines(reason pb.ErrorReason, metadata map[string]string, hints Hints)
 // reasonOrCode returns the reason as in ErrorInfo, or the gRPC code of an error without one.
 func reasonOrCode(reason pb.ErrorReason, c codes.Code) string {
 	if reason != pb.ErrorReason_ERROR_REASON_UNSPECIFIED {
-		return strings.TrimPrefix(reason.String(), "ERROR_REASON_")
+		return drivererr.Name(reason)
 	}
 	return code.Code(c).String() //nolint:gosec // There are 17 codes.
 }

@@ -285,6 +285,6 @@ func itoa(n int32) string { return strconv.Itoa(int(n)) }
 
 // refused is the status of a BatchRelease whose call the driver has refused.
 func refused(r *v1beta1.BatchRelease, err error) v1beta1.BatchReleaseStatus {
-	reason := plugin.CamelCase(strings.TrimPrefix(plugin.Reason(err).String(), "ERROR_REASON_"))
+	reason := plugin.CamelCase(drivererr.Name(plugin.Reason(err)))
 	return Blocked(r, reason, grpcstatus.Convert(err).Message(), noon)
 }
