@@ -72,7 +72,7 @@ func serveArgo(ctx context.Context, o *connect.Options, args []string) error {
 	}
 	// Both of Argo's plugins run a driver for all workloads; only the router's writes events.
 	o.Silent = argo.StartedAs() == argo.RoleStep
-	driver, err := flags.dial.Reach(ctx, o, o.Logger)
+	driver, err := flags.dial.Reach(ctx, o)
 	if err != nil {
 		return err
 	}

@@ -173,8 +173,8 @@ func runHost(
 	if err := dial.Check(o); err != nil {
 		return err
 	}
-	logger, err := o.NewLogger()
-	if err != nil {
+	var err error
+	if o.Logger, err = o.NewLogger(); err != nil {
 		return err
 	}
 	config, err := o.RESTConfig()
@@ -183,11 +183,11 @@ func runHost(
 	}
 	// controller-runtime serves this registry at the host's endpoint.
 	o.Metrics = metrics.Registry
-	driver, err := dial.Reach(ctx, o, logger)
+	driver, err := dial.Reach(ctx, o)
 	if err != nil {
 		return err
 	}
-	s.Driver, s.Logger, s.Namespace, s.ProtectMetrics = driver, logger, o.Namespace, o.ProtectMetrics(logger)
+	s.Driver, s.Logger, s.Namespace, s.ProtectMetrics = driver, o.Logger, o.Namespace, o.ProtectMetrics(o.Logger)
 	err = run(driver.Context, config, s) //nolint:contextcheck // The link's context is made from ctx.
 	// run returns nil if its context ends, also when a driver inside has failed.
 	if err == nil && ctx.Err() == nil {

@@ -6,7 +6,6 @@ package connect
 import (
 	"context"
 	"errors"
-	"log/slog"
 	"slices"
 	"time"
 
@@ -118,8 +117,8 @@ func (f *Flags) dial(ctx context.Context, opts ...plugin.Option) (*Link, error) 
 }
 
 // Reach connects a host to the driver at the address, or to one that it starts inside this process. The host need not wait for a driver that is
-// deployed after it: until the driver is reached, calls fail.
-func (f *Flags) Reach(ctx context.Context, o *Options, logger *slog.Logger) (*Link, error) {
+// deployed after it: until the driver is reached, calls fail. o.Logger must be set.
+func (f *Flags) Reach(ctx context.Context, o *Options) (*Link, error) {
 	if f.Address == "" {
 		return Inside(ctx, o)
 	}
@@ -127,11 +126,11 @@ func (f *Flags) Reach(ctx context.Context, o *Options, logger *slog.Logger) (*Li
 		for ctx.Err() == nil {
 			link, err := f.dial(ctx)
 			if err == nil {
-				logger.Info("driver reached", "address", f.Address, "name", link.Info().GetName(), "version", link.Info().GetVersion())
+				o.Logger.Info("driver reached", "address", f.Address, "name", link.Info().GetName(), "version", link.Info().GetVersion())
 				return link.Client
 			}
 			failed(err)
-			logger.Warn("driver not reachable, retrying", "address", f.Address, "error", err)
+			o.Logger.Warn("driver not reachable, retrying", "address", f.Address, "error", err)
 			select {
 			case <-ctx.Done():
 			case <-time.After(dialRetry):
