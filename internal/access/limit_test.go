@@ -12,22 +12,19 @@ import (
 	"github.com/stretchr/testify/require"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/rest/fake"
 )
-
-type roundTripper func(*http.Request) (*http.Response, error)
-
-func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
 // While the API server answers slowly, the requests of one source leave room to another one.
 func TestSourcesLeaveRoom(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		begun, end := make(chan any, 2*maxInFlight), make(chan struct{})
 		config := LimitRequests(&rest.Config{})
-		limited := config.WrapTransport(roundTripper(func(r *http.Request) (*http.Response, error) {
+		limited := config.WrapTransport(fake.CreateHTTPClient(func(r *http.Request) (*http.Response, error) {
 			begun <- r.Context().Value(sourceKey{})
 			<-end
 			return &http.Response{Body: http.NoBody}, nil
-		}))
+		}).Transport)
 		ask := func(source string) {
 			r, err := http.NewRequestWithContext(WithSource(t.Context(), source), http.MethodPost, "https://api", http.NoBody)
 			require.NoError(t, err)

@@ -30,6 +30,7 @@ import (
 	"google.golang.org/grpc/tap"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/rest/fake"
 
 	"github.com/lockstep-rollouts/lockstep/internal/access"
 	"github.com/lockstep-rollouts/lockstep/internal/access/review"
@@ -128,14 +129,14 @@ func FuzzUserOfCertificate(f *testing.F) {
 // However many unknown tokens an address sends, those that were valid before are reviewed again.
 func TestUnknownTokensLeavePlaces(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		api := roundTripper(func(*http.Request) (*http.Response, error) {
+		api := fake.CreateHTTPClient(func(*http.Request) (*http.Response, error) {
 			w := httptest.NewRecorder()
 			w.Header().Set("Content-Type", "application/json")
 			_ = json.NewEncoder(w).Encode(authenticationv1.TokenReview{Status: authenticationv1.TokenReviewStatus{
 				Authenticated: true, Audiences: []string{review.Audience}, User: authenticationv1.UserInfo{Username: "ada"},
 			}})
 			return w.Result(), nil
-		})
+		}).Transport
 		r, err := review.New(&rest.Config{Transport: api, ContentConfig: rest.ContentConfig{ContentType: "application/json"}})
 		require.NoError(t, err)
 		o := Options{Reviewer: r, Logger: slog.New(slog.DiscardHandler), Registry: prometheus.NewRegistry()}
@@ -161,10 +162,6 @@ func TestUnknownTokensLeavePlaces(t *testing.T) {
 		assert.NoError(t, call(ada), "a token that was valid before")
 	})
 }
-
-type roundTripper func(*http.Request) (*http.Response, error)
-
-func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
 // A token of the header of a call has no white space around it, and needs the scheme.
 func FuzzBearerToken(f *testing.F) {

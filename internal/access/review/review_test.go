@@ -23,6 +23,7 @@ import (
 	authorizationv1 "k8s.io/api/authorization/v1"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/rest/fake"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -96,17 +97,13 @@ func newAPI(t *testing.T) (*rest.Config, *atomic.Int64) {
 	})
 	return &rest.Config{
 		ContentConfig: rest.ContentConfig{ContentType: "application/json"},
-		Transport: roundTripper(func(r *http.Request) (*http.Response, error) {
+		Transport: fake.CreateHTTPClient(func(r *http.Request) (*http.Response, error) {
 			w := httptest.NewRecorder()
 			api(w, r)
 			return w.Result(), nil
-		}),
+		}).Transport,
 	}, &requests
 }
-
-type roundTripper func(*http.Request) (*http.Response, error)
-
-func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
 // newReviewer returns a reviewer, and the number of its requests.
 func newReviewer(t *testing.T) (*Reviewer, *atomic.Int64) {
@@ -142,7 +139,7 @@ func TestRefusalOfAValidToken(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		config, _ := newAPI(t)
 		answers, refuses := config.Transport, false
-		config.Transport = roundTripper(func(r *http.Request) (*http.Response, error) {
+		config.Transport = fake.CreateHTTPClient(func(r *http.Request) (*http.Response, error) {
 			if !refuses {
 				return answers.RoundTrip(r)
 			}
@@ -151,7 +148,7 @@ func TestRefusalOfAValidToken(t *testing.T) {
 				Audiences: []string{Audience}, Error: "service account token has been invalidated",
 			}})
 			return w.Result(), nil
-		})
+		}).Transport
 		r, err := New(config)
 		require.NoError(t, err)
 		ask := func(token string) (user.Info, error) { return r.User(t.Context(), "192.0.2.1", token) }
@@ -271,7 +268,7 @@ func TestProtect(t *testing.T) {
 func TestFailedReviewsAreSampled(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		config, _ := newAPI(t)
-		config.Transport = roundTripper(func(*http.Request) (*http.Response, error) { return nil, syscall.ECONNREFUSED })
+		config.Transport = fake.CreateHTTPClient(func(*http.Request) (*http.Response, error) { return nil, syscall.ECONNREFUSED }).Transport
 		var logs text.Buffer
 		h, err := Protect(config, slog.New(slog.NewTextHandler(&logs, nil)), http.NotFoundHandler())
 		require.NoError(t, err)
