@@ -7,7 +7,6 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	"google.golang.org/grpc/codes"
@@ -33,7 +32,10 @@ func (d *Driver) Plan(ctx context.Context, req *pb.PlanRequest) (*pb.PlanRespons
 	if err := checkPlan(req, d.options.Limits); err != nil {
 		return nil, err
 	}
-	s, err := d.observeNearby(ctx, key, req.GetPolicy())
+	if err := d.awaitNearby(ctx, key); err != nil {
+		return nil, err
+	}
+	s, err := d.engine.Observe(key, req.GetPolicy())
 	if err != nil {
 		return nil, err
 	}
@@ -178,5 +180,5 @@ func (d *Driver) obstacles(s *observe.Snapshot, p *pb.ReleasePolicy, unrouted er
 
 // reasonCode returns a reason in the form of a warning's code: "QuotaExceeded".
 func reasonCode(r pb.ErrorReason) string {
-	return plugin.CamelCase(strings.TrimPrefix(r.String(), "ERROR_REASON_"))
+	return plugin.CamelCase(drivererr.Name(r))
 }

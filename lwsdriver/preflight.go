@@ -40,7 +40,10 @@ func (d *Driver) Preflight(ctx context.Context, req *pb.PreflightRequest) (*pb.P
 	if err := checkPreflight(req, d.options.Limits); err != nil {
 		return nil, err
 	}
-	s, err := d.observeNearby(ctx, key, req.GetPolicy())
+	if err := d.awaitNearby(ctx, key); err != nil {
+		return nil, err
+	}
+	s, err := d.engine.Observe(key, req.GetPolicy())
 	if err != nil {
 		return nil, err
 	}

@@ -34,7 +34,7 @@ func (d *Driver) Initialize(ctx context.Context, req *pb.InitializeRequest) (*pb
 	if err := checkInitialize(req, d.options.Limits); err != nil {
 		return nil, err
 	}
-	_, _ = d.observeNearby(ctx, key, req.GetPolicy()) // the decision's own observation returns the error, too
+	_ = d.awaitNearby(ctx, key) // the decision's own observation returns the error, too
 	d.awaitRevision(ctx, key)
 	begin := beginOf(req, userOf(ctx))
 	// These checks need I/O, which the planner has none of. They run under the lock, before anything is recorded.

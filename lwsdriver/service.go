@@ -338,15 +338,15 @@ func (d *Driver) awaitRead(ctx context.Context, key types.NamespacedName, pendin
 	})
 }
 
-// observeNearby is observeNew for a call that judges a release, after awaitRead.
-func (d *Driver) observeNearby(ctx context.Context, key types.NamespacedName, next *pb.ReleasePolicy) (*observe.Snapshot, error) {
+// awaitNearby is awaitRead for a call that judges a release, of a workload that may have just been created.
+func (d *Driver) awaitNearby(ctx context.Context, key types.NamespacedName) error {
 	// The caches fill while a new workload is waited for.
 	d.engine.Observer.Nearby.Start()
-	if s, err := d.observeNew(ctx, key); err != nil {
-		return s, err
+	if _, err := d.observeNew(ctx, key); err != nil {
+		return err
 	}
 	d.awaitRead(ctx, key, d.engine.Observer.Nearby.Pending)
-	return d.engine.Observe(key, next)
+	return nil
 }
 
 // awaitSets returns once the caches of a DisaggregatedSet are filled or can't be.
