@@ -155,7 +155,6 @@ func benchWorkloads(b *testing.B) (sets [2]*lws.LeaderWorkerSet, revisions []kru
 	now := time.Now().UTC()
 	rec := record.Record{Saved: record.Native(record.Hold()), Release: &record.Release{
 		ID: benchID, Policy: policy, StableRevision: "old", UpdateRevision: "new", Phase: record.Progressing, StartedAt: now, PhaseAt: now,
-		Rendering: record.Rendering(),
 	}}
 	value, err := rec.Encode()
 	require.NoError(b, err)

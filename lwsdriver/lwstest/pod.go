@@ -84,8 +84,7 @@ func LabelledRelease(t testing.TB, size int) (core *fake.Clientset, stable, cana
 		t.Fatal(err)
 	}
 	stable = WithRecord(t, StableWorkload(), record.Record{Saved: record.Native(record.Hold()), Release: &record.Release{
-		Rendering: record.Rendering(),
-		ID:        "r1", Policy: policy, StableRevision: "old", UpdateRevision: "new", Phase: record.Progressing, StartedAt: Noon, PhaseAt: Noon,
+		ID: "r1", Policy: policy, StableRevision: "old", UpdateRevision: "new", Phase: record.Progressing, StartedAt: Noon, PhaseAt: Noon,
 	}})
 	canary = Canary(t, stable)
 	canary.Spec.LeaderWorkerTemplate.Size = ptr.To(int32(size)) //nolint:gosec // a number of pods

@@ -41,8 +41,7 @@ func RoutedPhase(t testing.TB, phase record.Phase, requested *record.Traffic) *l
 		t.Fatal(err)
 	}
 	return WithRecord(t, StableWorkload(), record.Record{Saved: record.Native(record.Hold()), Release: &record.Release{
-		Rendering: record.Rendering(),
-		ID:        "r1", Policy: policy, StableRevision: "old", UpdateRevision: "new", Phase: phase, StartedAt: Noon, PhaseAt: Noon, Traffic: requested,
+		ID: "r1", Policy: policy, StableRevision: "old", UpdateRevision: "new", Phase: phase, StartedAt: Noon, PhaseAt: Noon, Traffic: requested,
 	}})
 }
 
@@ -54,8 +53,7 @@ func RoutedInPlace(t testing.TB, change func(*record.Release)) *lws.LeaderWorker
 		t.Fatal(err)
 	}
 	r := &record.Release{
-		Rendering: record.Rendering(),
-		ID:        "r1", Policy: policy, StableRevision: "old", UpdateRevision: "new", Phase: record.Progressing, StartedAt: Noon, PhaseAt: Noon,
+		ID: "r1", Policy: policy, StableRevision: "old", UpdateRevision: "new", Phase: record.Progressing, StartedAt: Noon, PhaseAt: Noon,
 	}
 	change(r)
 	return WithRecord(t, StableWorkload(), record.Record{Saved: record.Native(record.Hold()), Release: r})

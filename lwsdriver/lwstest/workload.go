@@ -95,8 +95,7 @@ func InPhase(t testing.TB, phase record.Phase) *lws.LeaderWorkerSet {
 		t.Fatal(err)
 	}
 	return WithRecord(t, StableWorkload(), record.Record{Saved: record.Native(record.Hold()), Release: &record.Release{
-		Rendering: record.Rendering(),
-		ID:        "r1", Policy: policy, StableRevision: "old", UpdateRevision: "new", Phase: phase, StartedAt: Noon, PhaseAt: Noon,
+		ID: "r1", Policy: policy, StableRevision: "old", UpdateRevision: "new", Phase: phase, StartedAt: Noon, PhaseAt: Noon,
 	}})
 }
 

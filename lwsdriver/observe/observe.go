@@ -47,7 +47,7 @@ func (o *Observer) Observe(key types.NamespacedName) (*Snapshot, error) {
 			"there is no %s %s/%s: check name and namespace", ref.GetKind(), ref.GetNamespace(), ref.GetName())
 	}
 	s := &Snapshot{StableObject: stable, AddedObjects: map[string]*lws.LeaderWorkerSet{}}
-	s.Now, s.Key, s.Rendering = o.now(), key, record.Rendering()
+	s.Now, s.Key = o.now(), key
 	if err := o.readRecord(s); err != nil {
 		if stable.DeletionTimestamp == nil {
 			return nil, err

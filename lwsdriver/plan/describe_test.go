@@ -101,9 +101,6 @@ func describeRecord(r record.Record) string {
 		s += fmt.Sprintf(" phase=%s stable=%s update=%s since=%s target=%s", r.Release.Phase, r.Release.StableRevision,
 			r.Release.UpdateRevision, noon.Sub(r.Release.PhaseAt), describeTarget(r.Release.Target))
 	}
-	if r.Release != nil && r.Release.Rendering > 0 {
-		s += fmt.Sprintf(" rendering=%d", r.Release.Rendering)
-	}
 	if r.Set != nil {
 		s += " set=" + describeRolling(*r.Set)
 	}

@@ -44,7 +44,7 @@ func Decide(o Observation, i Intent) (Decision, error) {
 	}
 	// The request is recorded whatever its effect waits for: the caller must not have to repeat it.
 	d.Action = recordOnly(o, d.Action)
-	d = keepWait(o, recordRolling(o, withRendering(o, d)))
+	d = keepWait(o, recordRolling(o, d))
 	d.InFlight, d.Starts = o.inFlight(pb.State_STATE_UPGRADING, time.Time{}), o.startedGroups(d.Action)
 	err = checkObservation(o)
 	if err == nil {

@@ -52,7 +52,7 @@ func (b Begin) decide(o Observation) (Decision, error) {
 	r := &record.Release{
 		ID: b.ReleaseID, Owner: b.Owner, StartedBy: b.User, Policy: policy,
 		UpdateRevision: o.Stable.Revision, Phase: record.Progressing, StartedAt: o.Now.UTC(), PhaseAt: o.Now.UTC(),
-		Replicas: o.Stable.Replicas, Rendering: o.Rendering, EntryRole: o.EntryRole,
+		Replicas: o.Stable.Replicas, EntryRole: o.EntryRole,
 	}
 	// The groups, not the spec, say what serves: the spec may have the new template already.
 	if now := o.Stable.distinctRevisions(); len(now) == 1 {
@@ -270,7 +270,7 @@ func (t SetTarget) decide(o Observation) (Decision, error) {
 	}
 	// The target is recorded for a set, whose bounds another client may delete, after an edit of the template, and if the record is to be written
 	// anyway. The loop then scales the canary.
-	recorded := o.hasRoles() || r.UpdateRevision != o.Stable.Revision || o.raisesRendering()
+	recorded := o.hasRoles() || r.UpdateRevision != o.Stable.Revision
 	if c := o.canary(); c != nil && !c.Deleting && !recorded {
 		if o.Traffic != nil {
 			planned = c.Replicas // the loop scales once no request is lost by it

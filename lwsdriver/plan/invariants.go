@@ -30,7 +30,7 @@ func checkObservation(o Observation) error {
 
 // checkDecision checks the safety rules that a single decision can break.
 func checkDecision(o Observation, i Intent, d Decision) error {
-	if err := errors.Join(checkRequested(o, i, d.Action), checkLeftToNewer(o, i, d.Action), checkRendering(o, i, d.Action),
+	if err := errors.Join(checkRequested(o, i, d.Action), checkLeftToNewer(o, i, d.Action),
 		checkAutoscalers(o, d.Action), checkHandover(o, d.Action)); err != nil {
 		return err
 	}

@@ -45,8 +45,6 @@ type Observation struct {
 	Record *record.Record `json:"record,omitzero"`
 	// Newer is what this driver does not know of the record, empty if it knows all.
 	Newer string `json:"newer,omitzero"`
-	// Rendering is this driver's rendering version. See [record.Rendering].
-	Rendering int `json:"rendering,omitzero"`
 	// Policy is the policy of the recorded release. Zero without a release.
 	Policy record.Policy `json:"policy,omitzero"`
 	// Succeeded is true once the second set that the record names as successor has become the workload.

@@ -17,7 +17,7 @@ import (
 // steps change the decision of a phase, in this order: each step gets what the one before it returns. The first ones withhold writes or explain
 // them; the writes of labels, the history, and the record follow if no other is due.
 var steps = []func(Observation, Decision) Decision{
-	withinLimits, awaitFresh, awaitAdmission, explainShare, explainTemplate, labelPods, keepHistory, raiseRendering, recordRolling,
+	withinLimits, awaitFresh, awaitAdmission, explainShare, explainTemplate, labelPods, keepHistory, recordRolling,
 	limitWait, saveWait, countInFlight, wakeForLoad, keepEffects,
 }
 

@@ -71,8 +71,7 @@ import (
 //
 // autoscaler scales the workload, its successor (transferred), or another object (elsewhere). held: it has a note of its
 // user's settings. lingers: an object that its controller created for it still exists. unscanned is why the autoscalers
-// are unknown. waiting is since when what is asked for was not reached. room is how many groups may be in flight. newer is what this driver does not know of the record. driver has
-// this driver's rendering version.
+// are unknown. waiting is since when what is asked for was not reached. room is how many groups may be in flight. newer is what this driver does not know of the record.
 //
 // A course is a small world (see config) and what happens in it, as the explorer prints it: what the driver decides, and how it ends. That
 // of a DisaggregatedSet is "roles", and its acts are begins of those that the explorer prints.
@@ -284,8 +283,6 @@ func parseObservation(text string) (o Observation, err error) {
 			o.UnsafeChanges = parseChanges(l)
 		case "newer":
 			o.Newer = l.name
-		case "driver":
-			o.Rendering = l.number("rendering", 0)
 		case "room":
 			o.MaxInFlight = ptr.To(l.number("groups", 0))
 		case "unscanned":
@@ -417,7 +414,7 @@ func parseRecord(l line) *record.Record {
 			}
 		}
 		r.Release.Successor, r.Release.Groups = l.attrs["successor"], l.number("groups", 0)
-		r.Release.Replicas, r.Release.Rendering = l.number("began-with", 0), l.number("rendering", 0)
+		r.Release.Replicas = l.number("began-with", 0)
 		if l.has("template") {
 			r.Release.StableTemplate = &record.Template{}
 		}

@@ -194,7 +194,7 @@ func saveWait(o Observation, d Decision) Decision {
 	}
 	save := d
 	save.Action = SetStable{Record: *o.Record, Why: whySaveWait}
-	save = withRendering(o, keepWait(o, save))
+	save = keepWait(o, save)
 	if a, _ := save.Action.(SetStable); a.Record.Release.Waiting != r.Waiting {
 		return save
 	}

@@ -119,9 +119,6 @@ type Release struct {
 	Groups    int    `json:"groups,omitempty"`
 	// SlicesWait is true if slices of a DisaggregatedSet wait for the bounds of the promoted revision. LWS tries again once it is removed.
 	SlicesWait bool `json:"slicesWait,omitempty"`
-	// Rendering is the highest rendering version of the drivers that carried the release on. A driver with a lower one leaves
-	// it alone, or rolls it back. 0 means that none of them had one. See the function Rendering.
-	Rendering int `json:"rendering,omitempty"`
 	// Waiting is what the release has waited for, once that has lasted for a part of its deadline. Zero means that nothing has lasted so long.
 	Waiting Waiting `json:"waiting,omitzero"`
 }

@@ -60,11 +60,6 @@ func Path(t testing.TB) string {
 	return path
 }
 
-// NewerBinary returns the path of a lockstep binary with a higher rendering version, and builds it once per test binary.
-var NewerBinary = sync.OnceValues(func() (string, error) {
-	return build("newer", "-ldflags", "-X github.com/lockstep-rollouts/lockstep/lwsdriver/record.rendering=1000")
-})
-
 func build(name string, flags ...string) (string, error) {
 	dir, err := binaryDir()
 	if err != nil {
