@@ -81,27 +81,27 @@ func (o *Observer) Stop() []Event {
 // follow lists and watches until ctx ends. A broken stream resumes at its last version. If the API server no longer has that
 // version, a list fills the gap, and changes within it are not observed.
 func (o *Observer) follow(ctx context.Context, objects dynamic.ResourceInterface) {
-	version := ""
+	version, gap := "", true
 	known := map[string]*unstructured.Unstructured{}
 	for ; ctx.Err() == nil; pause(ctx) {
-		if version == "" {
+		if gap {
 			all, err := objects.List(ctx, metav1.ListOptions{})
 			if err != nil {
 				continue
 			}
-			version = o.fill(all, known)
+			version, gap = o.fill(all, known, version), false
 		}
 		w, err := objects.Watch(ctx, metav1.ListOptions{ResourceVersion: version, AllowWatchBookmarks: true})
 		if err != nil {
 			if apierrors.IsResourceExpired(err) || apierrors.IsGone(err) {
-				version = ""
+				gap = true
 			}
 			continue
 		}
 		for event := range w.ResultChan() {
 			object, ok := event.Object.(*unstructured.Unstructured)
 			if event.Type == watch.Error || !ok {
-				version = ""
+				gap = true
 				break
 			}
 			version = object.GetResourceVersion()
@@ -118,8 +118,9 @@ func (o *Observer) follow(ctx context.Context, objects dynamic.ResourceInterface
 	}
 }
 
-// fill records the objects of a list, and the deletion of known objects that it lacks.
-func (o *Observer) fill(all *unstructured.UnstructuredList, known map[string]*unstructured.Unstructured) string {
+// fill records the objects of a list, and the deletion of known objects that it lacks. That was at some time after the last version
+// that was watched: of an object that was being deleted it counts as at once, since others may act on it before the list is made.
+func (o *Observer) fill(all *unstructured.UnstructuredList, known map[string]*unstructured.Unstructured, last string) string {
 	now := map[string]bool{}
 	for i := range all.Items {
 		object := &all.Items[i]
@@ -129,7 +130,11 @@ func (o *Observer) fill(all *unstructured.UnstructuredList, known map[string]*un
 	for name, object := range known {
 		if !now[name] {
 			delete(known, name)
-			o.add(all.GetResourceVersion(), object, true)
+			version := all.GetResourceVersion()
+			if object.GetDeletionTimestamp() != nil && last != "" {
+				version = last
+			}
+			o.add(version, object, true)
 		}
 	}
 	return all.GetResourceVersion()

@@ -309,3 +309,25 @@ metadata: {name: %s, labels: {%s}%s}
 		assert.Len(t, judge(nil, s.events), 1, "%s: want one violation", name)
 	}
 }
+
+// TestFill: a list that fills a gap tells that objects are gone, and not since when.
+func TestFill(t *testing.T) {
+	set := func(name, deleted string) *unstructured.Unstructured {
+		return object(t, `{apiVersion: leaderworkerset.x-k8s.io/v1, kind: LeaderWorkerSet, metadata: {name: %s, resourceVersion: "7"%s}}`, name, deleted)
+	}
+	o := &Observer{}
+	known := map[string]*unstructured.Unstructured{
+		"stays": set("stays", ""), "goes": set("goes", ""), "leaving": set("leaving", `, deletionTimestamp: "2026-01-01T00:00:00Z"`),
+	}
+	all := &unstructured.UnstructuredList{Items: []unstructured.Unstructured{*set("stays", "")}}
+	all.SetResourceVersion("12")
+	assert.Equal(t, "12", o.fill(all, known, "9"))
+	assert.Equal(t, []string{"stays"}, slices.Collect(maps.Keys(known)))
+	at := map[string]uint64{}
+	for _, e := range o.events {
+		if at[e.Object.GetName()] = e.Version; e.Deleted == (e.Object.GetName() == "stays") {
+			t.Errorf("%s: deleted is %t", e.Object.GetName(), e.Deleted)
+		}
+	}
+	assert.Equal(t, map[string]uint64{"stays": 7, "goes": 12, "leaving": 9}, at)
+}
