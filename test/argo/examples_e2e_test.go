@@ -43,10 +43,7 @@ type example struct {
 var examples = []example{
 	{
 		file: "canary.yaml", before: withService,
-		looks: []func(e *env){
-			func(e *env) { e.mustHave("v2", 0, 1); e.mustShareOf("vllm", "vllm-leader", 10) },
-			func(e *env) { e.mustHave("v2", 0, 2); e.mustShareOf("vllm", "vllm-leader", 50) },
-		},
+		looks: []func(e *env){func(e *env) { e.mustHave("v2", 0, 1); e.mustShareOf("vllm", "vllm-leader", 10) }},
 	},
 	{
 		file: "canary-inferencepool.yaml", before: withPickers,
