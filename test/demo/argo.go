@@ -56,12 +56,8 @@ func (s *stage) plugin(ctx context.Context, c *cluster.Cluster) error {
 
 func (s *stage) compose(ctx context.Context) error {
 	var steps strings.Builder
-	batches := strings.Split(s.script.batches, ",")
-	for i, batch := range batches {
-		fmt.Fprintf(&steps, "      - plugin: {name: lockstep/lws, config: {upgrade: %s}}\n", batch)
-		if i < len(batches)-1 {
-			fmt.Fprintf(&steps, "      - pause: {duration: %s}\n", s.script.pause)
-		}
+	for batch := range strings.SplitSeq(s.script.batches, ",") {
+		fmt.Fprintf(&steps, "      - plugin: {name: lockstep/lws, config: {upgrade: %s}}\n      - pause: {duration: %s}\n", batch, s.script.pause)
 	}
 	if err := s.cluster.Apply(ctx, s.namespace, fmt.Appendf(nil, rollout, name, steps.String())); err != nil {
 		return err

@@ -110,8 +110,9 @@ func parse(args []string) (script, error) {
 	flags.BoolVar(&c.prebuilt, "prebuilt", false, "download Kubernetes' official programs instead of building them, if there are any for this machine")
 	_ = flags.Parse(args) // ExitOnError
 	c.traffic = c.traffic || c.node
-	if c.batches == "" && c.host != "grpc" {
-		c.batches = "25%,50%,100%" // the steps of its Rollout
+	if c.batches == "" {
+		// The steps of a Rollout: Kruise's replaces groups in place.
+		c.batches = map[string]string{"argo": "1", "kruise": "25%,50%,100%"}[c.host]
 	}
 	if c.pause == "" {
 		c.pause = "2s"
