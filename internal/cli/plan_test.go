@@ -106,11 +106,11 @@ func TestPreflightFiles(t *testing.T) {
 			reason: "a warning does not fail by default", args: []string{"-f", fail("PreStopMissing")},
 			stdout: []string{
 				"Workload  default/vllm\n", "\nwarning   no container of the leader has a preStop hook [PreStopMissing]\n          LeaderWorkerSet default/vllm, spec.",
-				"\n     why  A deleted pod", "\n     fix  Give", "not checked: ServiceSelectsWorkers, ServiceExcludesAdded (needs Services): there are none in the files\n", "\n0 errors, 1 warning, 1 note\n",
+				"\n     why  A deleted pod", "\n     fix  Give", "not checked: ServiceSelectsWorkers, ServiceExcludesAdded (needs Services): there are none in the files\n", "\n0 errors, 1 warning, 0 notes\n",
 			},
 		},
 		"FailOnWarning": {reason: "a warning fails on request", args: []string{"-f", fail("PreStopMissing"), "--fail-on", "warning"}, code: exit.Found, stderr: []string{"1 found of severity warning or above (--fail-on)"}},
-		"FailOnNote":    {reason: "a note fails on request", args: []string{"-f", fail("PreStopMissing"), "--fail-on", "note"}, code: exit.Found, stderr: []string{"2 found"}},
+		"FailOnNote":    {reason: "a note fails on request", args: []string{"-f", fail("GitOpsTracked"), "--fail-on", "note"}, code: exit.Found, stderr: []string{"1 found"}},
 		"Error":         {reason: "an error fails by default", args: []string{"-f", fail("NoCapacityToRoll")}, code: exit.Found, stdout: []string{"error "}, stderr: []string{"1 found"}},
 		"Never":         {reason: "nothing fails with never", args: []string{"-f", fail("NoCapacityToRoll"), "--fail-on", "never"}, stdout: []string{"[NoCapacityToRoll]"}},
 		"OtherFiles": {
@@ -158,10 +158,10 @@ func TestPreflightFiles(t *testing.T) {
 
 // With -o the output is the contract's response.
 func TestPreflightDocuments(t *testing.T) {
-	const file = "../../lwsdriver/preflight/testdata/ReadinessSameAsLiveness/fail.yaml"
+	const file = "../../lwsdriver/preflight/testdata/ReadinessProbeMissing/fail.yaml"
 	got := runProgram(deadline(t), t, "", "preflight", "-f", file, "-o", "json")
 	r := &pb.PreflightResponse{}
-	if err := protojson.Unmarshal([]byte(got.stdout), r); err != nil || len(r.GetFindings()) != 2 || r.GetFindings()[0].GetRule() != "ReadinessSameAsLiveness" {
+	if err := protojson.Unmarshal([]byte(got.stdout), r); err != nil || len(r.GetFindings()) != 1 || r.GetFindings()[0].GetRule() != "ReadinessProbeMissing" {
 		t.Errorf("%v: %s", err, got.stdout)
 	}
 	two := runProgram(deadline(t), t, "", "preflight", "-f", file, "-f", file, "-o", "yaml")

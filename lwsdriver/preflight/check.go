@@ -121,5 +121,5 @@ const (
 // Rules returns all rules, in the order in which findings are reported.
 func Rules() []Rule {
 	return slices.Concat(ownerRules, paceRules, capacityRules, gateRules, probeRules, endingRules, budgetRules, serviceRules, routeRules,
-		volumeRules, liveRules, spreadRules, scalerRules, trackingRules)
+		volumeRules, liveRules, scalerRules, trackingRules)
 }

@@ -12,7 +12,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/utils/ptr"
 )
 
@@ -26,15 +25,6 @@ var probeRules = []Rule{
 		Fix:     "Give the container that serves a readinessProbe that succeeds once the model is loaded, for example httpGet /health",
 		Check:   readinessMissing,
 	},
-	{
-		ID: "ReadinessSameAsLiveness", Severity: warning,
-		Title: "The liveness probe equals the readiness probe, and fails no later",
-		Why: "A busy leader is restarted with its whole group, instead of receiving no requests for a while. While the model loads it is " +
-			"killed repeatedly",
-		Details: "The same probe passes if liveness fails later: failureThreshold x periodSeconds is compared",
-		Fix:     "Let liveness check less (that the process responds), give it a larger failureThreshold than readiness, or omit it",
-		Check:   readinessIsLiveness,
-	},
 }
 
 func readinessMissing(s *Inventory, report func(Hit)) {
@@ -44,26 +34,6 @@ func readinessMissing(s *Inventory, report func(Hit)) {
 	if len(leader.Spec.ReadinessGates) == 0 && !probed {
 		report(Hit{Field: leader.first("readinessProbe"), Message: "no container of the leader has a readiness probe"})
 	}
-}
-
-func readinessIsLiveness(s *Inventory, report func(Hit)) {
-	for _, t := range s.templates() {
-		for _, c := range t.containers() {
-			if c.ReadinessProbe == nil || c.LivenessProbe == nil ||
-				!equality.Semantic.DeepEqual(c.ReadinessProbe.ProbeHandler, c.LivenessProbe.ProbeHandler) ||
-				failureTolerance(c.LivenessProbe) > failureTolerance(c.ReadinessProbe) {
-				continue
-			}
-			report(Hit{Field: c.field + ".livenessProbe", Message: fmt.Sprintf(
-				"container %s is restarted after %s of the failures that take requests from it after %s", c.Name, failureTolerance(c.LivenessProbe), failureTolerance(c.ReadinessProbe))})
-		}
-	}
-}
-
-// failureTolerance returns how long a probe tolerates failures.
-func failureTolerance(p *corev1.Probe) time.Duration {
-	// The API server's defaults, which a manifest may leave out.
-	return time.Duration(cmp.Or(p.PeriodSeconds, 10)) * time.Duration(cmp.Or(p.FailureThreshold, 3)) * time.Second
 }
 
 var endingRules = []Rule{

@@ -179,7 +179,7 @@ func TestWarnings(t *testing.T) {
 		warned = append(warned, w.GetCode())
 		assert.Contains(t, w.GetMessage(), ". ", "%s does not say what to do", w.GetCode())
 	}
-	assert.Equal(t, "[AllUnavailable ReadinessProbeMissing PreStopMissing LeadersNotSpread GitOpsTracked] [AllUnavailable ReadinessProbeMissing]", fmt.Sprint(rules, warned))
+	assert.Equal(t, "[AllUnavailable ReadinessProbeMissing PreStopMissing GitOpsTracked] [AllUnavailable ReadinessProbeMissing]", fmt.Sprint(rules, warned))
 }
 
 // Each role of a DisaggregatedSet is judged, with its name and its fields in the set. What a release needs is that of all roles.

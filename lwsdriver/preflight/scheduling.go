@@ -12,7 +12,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/utils/ptr"
-	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/capacity"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
@@ -163,22 +162,6 @@ func sharedClaims(s *Inventory, report func(Hit)) {
 	}
 }
 
-var spreadRules = []Rule{{
-	ID: "LeadersNotSpread", Severity: note, Applies: func(s *Inventory) bool { return s.replicas() > 1 },
-	Title:   "Nothing spreads the groups",
-	Why:     "All groups may be scheduled to one zone or rack, and fail with it; a release, which reschedules every group, may cause that",
-	Details: "Spread constraints and anti-affinity of the leader count, and LWS's `leaderworkerset.sigs.k8s.io/exclusive-topology`",
-	Fix:     "Give the leader's template a topologySpreadConstraint, for example over topology.kubernetes.io/zone",
-	Check: func(s *Inventory, report func(Hit)) {
-		t := s.leader()
-		affinity := ptr.Deref(ptr.Deref(t.Spec.Affinity, corev1.Affinity{}).PodAntiAffinity, corev1.PodAntiAffinity{})
-		if len(t.Spec.TopologySpreadConstraints)+len(affinity.RequiredDuringSchedulingIgnoredDuringExecution)+
-			len(affinity.PreferredDuringSchedulingIgnoredDuringExecution) == 0 && s.Workload.Annotations[lws.ExclusiveKeyAnnotationKey] == "" {
-			report(Hit{Field: t.field + ".spec.topologySpreadConstraints", Message: "leaders have no topology spread constraint, no anti-affinity and no exclusive topology"})
-		}
-	},
-}}
-
 var gateRules = []Rule{
 	{
 		ID: "QueueGatesGroups", Severity: warning,
@@ -200,19 +183,6 @@ var gateRules = []Rule{
 			"What LWS itself sets on pods is one gang per group, as intended",
 		Fix:   "Remove it from the templates, and let LeaderWorkerSet make one PodGroup per group (gangSchedulingManagement in its configuration)",
 		Check: gangSpans,
-	},
-	{
-		ID: "SchedulingGated", Severity: warning,
-		Title: "The templates have scheduling gates",
-		Why:   "Pods stay SchedulingGated until the gates are removed from each of them, for every group that a release creates",
-		Fix:   "Remove schedulingGates from the templates, unless a controller removes them within the progress deadline",
-		Check: func(s *Inventory, report func(Hit)) {
-			for _, t := range s.templates() {
-				if n := len(t.Spec.SchedulingGates); n > 0 {
-					report(Hit{Field: t.field + ".spec.schedulingGates", Message: fmt.Sprintf("its pods wait for %q to be removed", t.Spec.SchedulingGates[0].Name)})
-				}
-			}
-		},
 	},
 }
 

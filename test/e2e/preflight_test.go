@@ -125,7 +125,7 @@ func TestPreflight(t *testing.T) {
 	w.edit(image("v2"), gpus("100"), mountWeights) // no node has 100
 	request := func() *pb.PreflightRequest { return &pb.PreflightRequest{Policy: policy("25%", "50%")} }
 	before := w.writes()
-	r := w.awaitPreflight(request(), "AllUnavailable BudgetBlocksEviction LeadersNotSpread PreStopMissing QuotaExceeded "+
+	r := w.awaitPreflight(request(), "AllUnavailable BudgetBlocksEviction PreStopMissing QuotaExceeded "+
 		"ReadinessProbeMissing ServiceSelectsWorkers", "PersistentVolumeClaims, nodes, the longest request")
 	for _, u := range r.GetUnchecked()[:2] {
 		w.mustContain(u.GetReason(), "forbidden", driver.User, "config/preflight")
@@ -139,7 +139,7 @@ func TestPreflight(t *testing.T) {
 	w.preflightCommand()
 
 	permitted := w.withDriver(driver.Start(t, e.preflightKubeconfig(), e.namespace))
-	r = permitted.awaitPreflight(request(), "AllUnavailable BudgetBlocksEviction LeadersNotSpread NodesLackCapacity PreStopMissing "+
+	r = permitted.awaitPreflight(request(), "AllUnavailable BudgetBlocksEviction NodesLackCapacity PreStopMissing "+
 		"QuotaExceeded ReadinessProbeMissing ServiceSelectsWorkers VolumeReadWriteOnce", "the longest request")
 	i := slices.IndexFunc(r.GetFindings(), func(f *pb.Finding) bool { return f.GetRule() == "NodesLackCapacity" })
 	w.mustContain(r.GetFindings()[max(i, 0)].GetMessage(), "2 groups (4 pods)", "room for 0", "nvidia.com/gpu")
@@ -156,7 +156,7 @@ func (w *workload) mustReportFindings(p *pb.ReleasePolicy) {
 		rules = append(rules, f.GetRule())
 	}
 	slices.Sort(rules)
-	assert.Equal(w.t, "AllUnavailable LeadersNotSpread PreStopMissing ReadinessProbeMissing ServiceSelectsWorkers", strings.Join(rules, " "),
+	assert.Equal(w.t, "AllUnavailable PreStopMissing ReadinessProbeMissing ServiceSelectsWorkers", strings.Join(rules, " "),
 		"the plan finds")
 	begun := w.initialize("r1", p)
 	codes := warningCodes(begun.GetWarnings())
