@@ -29,7 +29,7 @@ root and $TMPDIR/lockstep-UID/lockstep.sock for other users.
 A TCP address needs TLS (--tls-cert and --tls-key). Each caller needs a bearer token for the audience "lockstep" or a
 certificate of --client-ca, and a role in the workload's namespace: docs/permissions.md. With --authorization=AlwaysAllow
 every caller may do everything: all users of this machine on loopback, and elsewhere everyone with a certificate of
---client-ca. Certificates are read again when they change. Calls in flight at --max-connection-age get at most 11 minutes.
+--client-ca. Certificates are read again when they change. A connection lasts an hour, so that revoked certificates end.
 
 With --leader-elect one of several servers with the same --namespace acts. Until a server leads, it refuses calls, and /readyz
 names the cause. If a leader is lost, a standby acts 15 seconds after the last renewal, and completes what was requested.`
@@ -56,9 +56,6 @@ func newServeCommand(o *connect.Options) *cobra.Command {
 			if serve.UserQPS <= 0 {
 				return exit.Usagef("--user-qps is %d: it must be more than 0", serve.UserQPS)
 			}
-			if serve.MaxConnectionAge <= 0 {
-				return exit.Usagef("--max-connection-age is %s: it must be more than 0", serve.MaxConnectionAge)
-			}
 			return runServe(cmd.Context(), o, serve)
 		},
 	}
@@ -74,8 +71,6 @@ func newServeCommand(o *connect.Options) *cobra.Command {
 	flags.StringVar(&serve.MetricsAddress, "metrics-address", "", metricsUsage)
 	flags.StringVar(&serve.HealthAddress, "health-address", "", healthUsage)
 	flags.BoolVar(&serve.Reflection, "reflection", false, "offer the reflection service over TCP, too")
-	flags.DurationVar(&serve.MaxConnectionAge, "max-connection-age", server.DefaultMaxConnectionAge,
-		"age at which TCP clients must connect again, so that revoked certificates end")
 	flags.BoolVar(&elect.on, "leader-elect", false, leaderElectUsage)
 	flags.StringVar(&elect.namespace, "leader-elect-namespace", "", leaseNamespaceUsage)
 	return cmd

@@ -111,7 +111,7 @@ func (c *connections) accept() {
 		if errors.Is(err, net.ErrClosed) {
 			return
 		}
-		if _, ok := conn.(*net.TCPConn); !ok { // a Unix socket is one user's, and the peer's uid must stay readable
+		if _, ok := conn.(*net.TCPConn); !ok { // a Unix socket is one user's
 			c.serve(accepted{conn, err})
 			continue
 		}

@@ -16,7 +16,6 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"google.golang.org/grpc/status"
-	"k8s.io/client-go/util/cert"
 
 	"github.com/lockstep-rollouts/lockstep/plugin/endpoint"
 )
@@ -92,29 +91,12 @@ func listenMetrics(ctx context.Context, o Options) (*httpEndpoint, error) {
 	if err != nil {
 		return nil, fmt.Errorf("protect metrics: %w", err)
 	}
-	secure, err := metricsTLS(o.TLSCert, o.TLSKey)
+	// Scrapers prove themselves by token, so no client CA is asked for.
+	secure, err := tlsFiles{cert: o.TLSCert, key: o.TLSKey}.serverConfig()
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("metrics address: %w", err)
 	}
 	return o.listenHTTP(ctx, o.MetricsAddress, secure, protected)
-}
-
-// metricsTLS returns a configuration with the server's certificate, or with one that it signs itself.
-func metricsTLS(certFile, keyFile string) (*tls.Config, error) {
-	if certFile != "" && keyFile != "" {
-		// Scrapers prove themselves by token, so no client CA is asked for.
-		return tlsFiles{cert: certFile, key: keyFile}.serverConfig()
-	}
-	// A self-signed certificate only encrypts: clients can't verify it.
-	certPEM, keyPEM, err := cert.GenerateSelfSignedCertKey("lockstep", nil, nil)
-	var pair tls.Certificate
-	if err == nil {
-		pair, err = tls.X509KeyPair(certPEM, keyPEM)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("make the certificate of the metrics endpoint: %w", err)
-	}
-	return &tls.Config{MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{pair}}, nil
 }
 
 // listenHTTP listens on the addresses for metrics and for probes, if there are any. Any address is allowed for probes, which come

@@ -4,7 +4,6 @@
 package server
 
 import (
-	"cmp"
 	"time"
 
 	"google.golang.org/grpc"
@@ -47,9 +46,9 @@ const (
 	idleTimeout = 15 * time.Minute
 	// DefaultUserQPS is Options.UserQPS if that is 0: a host with hundreds of releases makes a few calls a second.
 	DefaultUserQPS = 100
-	// DefaultMaxConnectionAge is Options.MaxConnectionAge if that is 0.
-	DefaultMaxConnectionAge = time.Hour
-	// maxAgeGrace bounds how long calls in flight may take after that: the longest `wait` is 10 minutes.
+	// maxAge is when a TCP client must connect again, so that one whose certificate was revoked or has expired does not stay.
+	maxAge = time.Hour
+	// maxAgeGrace is how long calls in flight may take after that: the longest `wait` is 10 minutes. Watches then connect again.
 	maxAgeGrace = 11 * time.Minute
 	// minPing is the minimum interval of a client's pings; that of plugin.Dial is longer.
 	minPing = 10 * time.Second
@@ -59,13 +58,11 @@ const (
 
 // limitOptions returns the options that bound what clients of the address may use. Those of a unix socket are processes of one user,
 // so that their connections do not age.
-func limitOptions(e endpoint.Endpoint, o Options) []grpc.ServerOption {
+func limitOptions(e endpoint.Endpoint) []grpc.ServerOption {
 	alive := keepalive.ServerParameters{Time: pingTime, Timeout: pingTimeout}
 	if !isUnix(e) {
 		alive.MaxConnectionIdle = idleTimeout
-		alive.MaxConnectionAge = cmp.Or(o.MaxConnectionAge, DefaultMaxConnectionAge)
-		// Calls in flight get at most as long again, so a revoked certificate stays no longer than two ages.
-		alive.MaxConnectionAgeGrace = min(alive.MaxConnectionAge, maxAgeGrace)
+		alive.MaxConnectionAge, alive.MaxConnectionAgeGrace = maxAge, maxAgeGrace
 	}
 	return []grpc.ServerOption{
 		grpc.MaxConcurrentStreams(maxStreams), grpc.MaxRecvMsgSize(maxRequest), grpc.MaxHeaderListSize(maxHeaders),

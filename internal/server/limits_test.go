@@ -42,26 +42,6 @@ import (
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
-func TestAgedConnectionsAreReplaced(t *testing.T) {
-	s := start(t, newDriver(), server.Options{Listen: "127.0.0.1:0", AlwaysAllow: true, MaxConnectionAge: 100 * time.Millisecond})
-	client := dial(t, s.Addr())
-	ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
-	defer cancel()
-	states := 0
-	for _, err := range plugin.Follow(ctx, client, &pb.WatchBatchContextRequest{Workload: vllm()}) {
-		require.False(t, err != nil && !plugin.Retryable(err), "the watch ended with %v, want an error after which Follow connects again", err)
-		if err == nil {
-			states++
-		}
-		if states == 3 {
-			break
-		}
-		_, err := client.CalculateBatchContext(ctx, &pb.CalculateBatchContextRequest{Workload: vllm()})
-		assert.NoError(t, err, "a call on an aged connection: %v, want none to fail", err)
-	}
-	assert.Equal(t, 3, states, "the watch yielded %d states, want 3: one for each connection", states)
-}
-
 func TestLargeRequestIsRefused(t *testing.T) {
 	client := dial(t, start(t, newDriver(), server.Options{Listen: "unix://" + socket(t)}).Addr())
 	_, err := client.Adopt(t.Context(), &pb.AdoptRequest{Workload: &pb.WorkloadRef{Name: strings.Repeat("x", 2<<20)}})
@@ -215,8 +195,9 @@ func TestReadersOfMetricsAreBounded(t *testing.T) {
 // Handshakes that fail do not fill the log.
 func TestFailedHandshakesAreSampled(t *testing.T) {
 	var logs text.Buffer
+	cert := tlstest.NewCA(t).Files(t, "server")
 	s := start(t, newDriver(), server.Options{
-		Listen: "unix://" + socket(t), MetricsAddress: "0.0.0.0:0", Logger: slog.New(slog.NewTextHandler(&logs, nil)),
+		Listen: "unix://" + socket(t), TLSCert: cert.Cert, TLSKey: cert.Key, MetricsAddress: "0.0.0.0:0", Logger: slog.New(slog.NewTextHandler(&logs, nil)),
 		ProtectMetrics: func(h http.Handler) (http.Handler, error) { return h, nil },
 	})
 	began, failed := time.Now(), 0

@@ -66,8 +66,8 @@ type Options struct {
 	AlwaysAllow bool
 	// User returns the user of calls over a unix socket, for audit. Nil means the account of this process.
 	User func(context.Context) user.Info
-	// TLSCert, TLSKey and ClientCA are PEM files. The first two are required for TCP, except for loopback with AlwaysAllow. A unix
-	// socket has no TLS: it admits one user, and the certificate is that of the metrics only.
+	// TLSCert, TLSKey and ClientCA are PEM files. The first two are required for TCP, also of metrics, except on loopback with
+	// AlwaysAllow. A unix socket has no TLS: its mode admits one user.
 	// ClientCA is what callers' certificates must come from: with a Reviewer it is optional, and callers may have a token instead.
 	// They are reloaded for each connection.
 	TLSCert, TLSKey, ClientCA string
@@ -81,9 +81,6 @@ type Options struct {
 	UserQPS int
 	// Reflection offers the reflection service on TCP too. A unix socket always has it.
 	Reflection bool
-	// MaxConnectionAge is when a TCP client must connect again, so that one whose certificate was revoked or has expired does
-	// not stay. Calls in flight end after as long again, at most 11 minutes: watches then connect again. 0: DefaultMaxConnectionAge.
-	MaxConnectionAge time.Duration
 	// Logger gets a line per failed request, and at debug level per request. Nil means none.
 	Logger *slog.Logger
 	// Registry has the metrics of /metrics, and gets those of requests. Nil means a new one.
@@ -131,7 +128,7 @@ func New(ctx context.Context, driver Driver, o Options) (*Server, error) {
 	_, before := interceptors(o.Logger, o.Registry) //nolint:contextcheck // A call has its own.
 	// The permission comes last, so that a refusal is logged and counted.
 	before = append(before, authorization.stream)
-	opts := append(slices.Concat(transport, limitOptions(e, o)), grpc.InTapHandle(authorization.tap),
+	opts := append(slices.Concat(transport, limitOptions(e)), grpc.InTapHandle(authorization.tap),
 		// Only streams end with the server. Unary calls get a grace.
 		grpc.ChainStreamInterceptor(append(slices.Clip(before), endWith(serving))...))
 	s.grpc = s.newGRPC(opts, before, isUnix(e) || o.Reflection)
@@ -244,7 +241,7 @@ func (o Options) transport(e endpoint.Endpoint) ([]grpc.ServerOption, error) {
 		// A CA that nothing uses would suggest a protection that is not there.
 		return nil, errors.New("a unix socket has no TLS: the CA of clients (--client-ca) is for a TCP address")
 	case isUnix(e):
-		return []grpc.ServerOption{grpc.Creds(peerCredentials{insecure.NewCredentials()})}, nil
+		return []grpc.ServerOption{grpc.Creds(insecure.NewCredentials())}, nil
 	case o.Reviewer == nil && !o.AlwaysAllow:
 		return nil, ErrNeedsReviewer
 	case o.Reviewer == nil && files.none() && e.Local():

@@ -245,7 +245,7 @@ func TestSocket(t *testing.T) {
 	assert.True(t, err == nil && len(entries) == 0, "left behind: %v, %v", entries, err)
 }
 
-// The certificate is that of the metrics: the socket still admits one user, by its uid, and commands connect to it without TLS.
+// The certificate is that of the metrics: the socket still admits one user, by its mode, and commands connect to it without TLS.
 func TestSocketBesideCertificate(t *testing.T) {
 	ca := tlstest.NewCA(t)
 	cert := ca.Files(t, "server")
@@ -407,7 +407,10 @@ func TestMetricsBeyondLoopback(t *testing.T) {
 			inner.ServeHTTP(w, r)
 		}), nil
 	}
-	o.Listen = "unix://" + socket(t)
+	_, err = server.New(t.Context(), newDriver(), o)
+	require.ErrorIs(t, err, server.ErrNeedsTLS, "without a certificate")
+	cert := tlstest.NewCA(t).Files(t, "server")
+	o.Listen, o.TLSCert, o.TLSKey = "unix://"+socket(t), cert.Cert, cert.Key
 	s := start(t, newDriver(), o)
 	_, port, _ := net.SplitHostPort(s.MetricsAddr())
 	for url, want := range map[string]int{

@@ -120,11 +120,8 @@ func Run(t testing.TB, run func(context.Context) error) {
 func ReplayDecisions(t testing.TB) func(plan.Observation, plan.Intent, plan.Decision, error) {
 	t.Helper()
 	var recording bytes.Buffer
-	r := &replay.Recorder{To: &recording}
+	r := &replay.Recorder{To: &recording, Ended: func(err error) { t.Error(err) }}
 	t.Cleanup(func() {
-		if err := r.Err(); err != nil {
-			t.Error(err)
-		}
 		err := replay.Read(&recording, func(line int, e replay.Entry) error {
 			differences, err := e.Replay()
 			for _, d := range differences {

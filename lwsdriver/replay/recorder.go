@@ -71,13 +71,6 @@ func (r *Recorder) Record(o plan.Observation, i plan.Intent, d plan.Decision, re
 	}
 }
 
-// Err returns why the recording ended early, nil if it did not.
-func (r *Recorder) Err() error {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.err
-}
-
 func (r *Recorder) write(o plan.Observation, i plan.Intent, d plan.Decision, refusal error) error {
 	e, err := newEntry(o, i, d, refusal)
 	if err != nil {

@@ -52,7 +52,7 @@ func TestRecordings(t *testing.T) {
 				d, refusal := plan.Decide(e.Observation, e.Intent)
 				r := Recorder{To: &again}
 				r.Record(e.Observation, e.Intent, d, refusal)
-				return errors.Join(err, r.Err())
+				return errors.Join(err, r.err)
 			})
 			require.NoError(t, err)
 			if *update {
@@ -118,7 +118,7 @@ func TestReplayReturnsDifferences(t *testing.T) {
 	var recording bytes.Buffer
 	r := &Recorder{To: &recording}
 	write(t, r, resting(), nil, plan.SetTarget{ReleaseID: "r1", Batch: ptr.To(0)})
-	require.NoError(t, r.Err())
+	require.NoError(t, r.err)
 	edited := strings.Replace(recording.String(), `"reason":"NewRevisionWaits"`, `"reason":"Held"`, 1)
 	edited = strings.Replace(edited, `"refusal":`, `"was":`, 1)
 	var got []string
@@ -154,7 +154,7 @@ func TestIncompleteEntryIsSkipped(t *testing.T) {
 		d, refusal := plan.Decide(o, nil)
 		r := Recorder{To: file}
 		r.Record(o, nil, d, refusal)
-		require.NoError(t, r.Err())
+		require.NoError(t, r.err)
 	}
 	record("first")
 	info, err := os.Stat(path)
@@ -221,7 +221,7 @@ func TestRecordingsAreRedacted(t *testing.T) {
 	var recording bytes.Buffer
 	r := &Recorder{To: &recording}
 	write(t, r, o, nil)
-	require.NoError(t, r.Err())
+	require.NoError(t, r.err)
 	for _, secret := range []string{"secret-1", "secret-2"} {
 		assert.NotContains(t, recording.String(), secret)
 	}
@@ -253,7 +253,7 @@ func TestRecorderIsBounded(t *testing.T) {
 	recording.Reset()
 	r = &Recorder{To: &recording, Limit: size}
 	write(t, r, resting(), nil, plan.Adopt{}, plan.Disown{})
-	assert.ErrorIs(t, r.Err(), ErrLimit, "error")
+	assert.ErrorIs(t, r.err, ErrLimit, "error")
 	got := int64(recording.Len())
 	assert.LessOrEqual(t, got, size, "%d bytes, at most %d may be written", got, size)
 }

@@ -10,13 +10,12 @@
 package connect
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"io"
 	"log/slog"
 	"os"
-	"sync/atomic"
+	"sync"
 	"time"
 
 	"github.com/spf13/pflag"
@@ -195,41 +194,14 @@ func noConfig(err error) error {
 	return fmt.Errorf("load kubeconfig: %w", err)
 }
 
-// libraries is the handler of client-go's log lines. klog's own logger may not be replaced while another goroutine logs, so it is set
-// before main, and forwards to this one.
-var libraries atomic.Pointer[slog.Handler]
+// toLibraries sets the logger of client-go once: it may not be replaced while another goroutine logs.
+var toLibraries sync.Once
 
-func init() {
-	klog.SetSlogLogger(slog.New(forwarder{}))
-}
-
-// captureLibraries sends the log lines of client-go to logger, which it returns.
+// captureLibraries sends the log lines of client-go to the first logger, which is that of the process. It returns the logger.
 func captureLibraries(logger *slog.Logger) *slog.Logger {
-	handler := logger.Handler()
-	libraries.Store(&handler)
+	toLibraries.Do(func() { klog.SetSlogLogger(logger) })
 	return logger
 }
-
-// forwarder is the handler that captureLibraries set last, or the default.
-type forwarder struct{}
-
-func (forwarder) target() slog.Handler {
-	if handler := libraries.Load(); handler != nil {
-		return *handler
-	}
-	return slog.Default().Handler()
-}
-
-func (f forwarder) Enabled(ctx context.Context, level slog.Level) bool {
-	return f.target().Enabled(ctx, level)
-}
-
-//nolint:wrapcheck // it is that handler's error
-func (f forwarder) Handle(ctx context.Context, r slog.Record) error { return f.target().Handle(ctx, r) }
-
-func (f forwarder) WithAttrs(attrs []slog.Attr) slog.Handler { return f.target().WithAttrs(attrs) }
-
-func (f forwarder) WithGroup(name string) slog.Handler { return f.target().WithGroup(name) }
 
 // Workloads returns a client of the metadata of workloads of the kind and in the namespace of one.
 func (o *Options) Workloads(ref *pb.WorkloadRef) (metadata.ResourceInterface, error) {

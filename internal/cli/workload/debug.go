@@ -6,7 +6,6 @@ package workload
 import (
 	"bufio"
 	"bytes"
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -52,7 +51,6 @@ func newDebugCommand(o *connect.Options) *cobra.Command {
 
 func newRecordCommand(o *connect.Options) *cobra.Command {
 	f := session.Flags{RetryFor: session.ShortRetry, ReadOnly: true}
-	recorder := &replay.Recorder{To: o.Stdout}
 	// Its driver is inside this process, so it has no --address.
 	return &cobra.Command{
 		Use:               "record NAME",
@@ -62,28 +60,28 @@ func newRecordCommand(o *connect.Options) *cobra.Command {
 		Args:              session.OneName,
 		ValidArgsFunction: session.Names(o),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			// A recording that ends early ends the command with its cause.
+			ctx, end := context.WithCancelCause(cmd.Context())
+			defer end(nil)
+			cmd.SetContext(ctx)
 			inside := *o
-			inside.Decided = recorder.Record
-			return f.Run(cmd, &inside, args, func(s *session.Session) error { return recordRelease(s, recorder) })
+			inside.Decided = (&replay.Recorder{To: o.Stdout, Ended: end}).Record
+			return f.Run(cmd, &inside, args, recordRelease)
 		},
 	}
 }
 
 // recordRelease follows the workload until a release in flight ends.
-func recordRelease(s *session.Session, r *replay.Recorder) error {
+func recordRelease(s *session.Session) error {
 	ctx, cancel := context.WithCancel(s.Context)
 	defer cancel()
 	inFlight := false
-	err := s.Host.Follow(ctx, s.Ref, func(c *pb.BatchContext) {
+	return s.Explain(s.Host.Follow(ctx, s.Ref, func(c *pb.BatchContext) {
 		before := inFlight
-		if inFlight = plugin.InFlight(c); before && !inFlight || r.Err() != nil {
+		if inFlight = plugin.InFlight(c); before && !inFlight {
 			cancel()
 		}
-	})
-	if err = cmp.Or(err, r.Err()); err != nil {
-		return s.Explain(err, "record")
-	}
-	return nil
+	}), "record")
 }
 
 func newReplayCommand(o *connect.Options) *cobra.Command {
