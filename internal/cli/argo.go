@@ -8,9 +8,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
-	"os"
-	"strings"
 
 	"github.com/spf13/pflag"
 	"k8s.io/client-go/dynamic"
@@ -32,13 +29,11 @@ type argoFlags struct {
 	instance string
 }
 
-// instanceFlag has the name of the flag of Argo's controller.
-const instanceFlag = "instance-id"
-
 func (f *argoFlags) add(flags *pflag.FlagSet) {
 	f.dial.AddAsDriver(flags)
-	flags.StringVar(&f.instance, instanceFlag, argoInstance,
-		"act on the Rollouts of this instance of Argo's controller, or on those without an instance if it is empty")
+	// The Rollouts of another instance belong to another controller.
+	flags.StringVar(&f.instance, "instance-id", "",
+		"that of Argo's controller, to act on its Rollouts (default: those without an instance)")
 	flags.IntVar(&f.waits, "step-waits", argo.DefaultStepWaits,
 		"steps that may wait inside the controller at once; each takes one of its workers (--rollout-threads, 10 by default)")
 }
@@ -60,12 +55,6 @@ func serveArgo(ctx context.Context, o *connect.Options, args []string) error {
 	if o.Logger, err = o.NewPluginLogger(); err != nil {
 		return err
 	}
-	// The Rollouts of another instance belong to another controller.
-	if flags.instance == argoInstance {
-		if flags.instance, err = instanceOf(os.Getppid()); err != nil {
-			o.Logger.Warn("serving the Rollouts without an instance: set --"+instanceFlag+" in the plugin's args if Argo's controller has one", "error", err)
-		}
-	}
 	config, err := o.RESTConfig()
 	if err != nil {
 		return err
@@ -82,27 +71,6 @@ func serveArgo(ctx context.Context, o *connect.Options, args []string) error {
 	// Work on Rollouts ends before the driver that it calls.
 	stop()
 	return errors.Join(err, driver.Close())
-}
-
-// argoInstance is the default of --instance-id. It is no valid value of a label.
-const argoInstance = "(that of Argo's controller)"
-
-// instanceOf returns the --instance-id of a process, as Argo's controller itself parses it.
-func instanceOf(pid int) (string, error) {
-	line, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
-	if err != nil {
-		return "", fmt.Errorf("read the flags of Argo's controller: %w", err)
-	}
-	args := strings.Split(strings.TrimSuffix(string(line), "\x00"), "\x00")
-	flags := pflag.NewFlagSet(args[0], pflag.ContinueOnError)
-	// The controller has flags that this version does not know.
-	flags.ParseErrorsAllowlist.UnknownFlags = true
-	flags.SetOutput(io.Discard)
-	id := flags.String(instanceFlag, "", "")
-	if err := flags.Parse(args[1:]); err != nil {
-		return "", fmt.Errorf("parse the flags of Argo's controller: %w", err)
-	}
-	return *id, nil
 }
 
 // runArgo serves the controller's calls, and runs the Rollout controller beside them.

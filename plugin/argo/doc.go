@@ -60,8 +60,7 @@
 //	--tls-cert, --tls-key, --tls-ca
 //	                              with --driver: PEM files for mutual TLS
 //	--step-waits N                steps that wait inside the controller at once (default 5, half of its workers)
-//	--instance-id ID              the instance of Argo's controller whose Rollouts count; empty: those without one
-//	                              (default: read from the controller's command line)
+//	--instance-id ID              that of Argo's controller, whose Rollouts count (default: those without an instance)
 //	--kubeconfig, --context, --namespace, --log-level
 //	                              as for every command; none is needed in the controller's pod
 //
