@@ -23,15 +23,12 @@ import (
 
 // Need is a number of groups on top of the existing ones.
 type Need struct {
-	// Template and Network are those of the groups.
+	// Template is that of the groups.
 	Template lws.LeaderWorkerTemplate
-	Network  *lws.NetworkConfig
 	// Groups is their number.
 	Groups int
 	// Exclusive is the node label of which each group needs a value for itself among those of its namespace. Empty means none.
 	Exclusive, Namespace string
-	// Sets is the number of LeaderWorkerSets that they need, Services that of Services in addition to those that LWS creates.
-	Sets, Services int
 	// Others are the groups of the other roles of a DisaggregatedSet.
 	Others []Need
 }

@@ -38,7 +38,7 @@ func sidecar(c corev1.Container) corev1.Container {
 // need is groups of a size whose pods are all alike.
 func need(groups, size int, spec corev1.PodSpec) Need {
 	return Need{
-		Groups: groups, Sets: 1,
+		Groups:   groups,
 		Template: lws.LeaderWorkerTemplate{Size: ptr.To(int32(size)), WorkerTemplate: corev1.PodTemplateSpec{Spec: spec}},
 	}
 }

@@ -14,7 +14,6 @@ import (
 	"k8s.io/apimachinery/pkg/selection"
 	resourcehelper "k8s.io/component-helpers/resource"
 	"k8s.io/utils/ptr"
-	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 )
 
 // Shortage is a resource of which a quota leaves less than is needed.
@@ -59,7 +58,6 @@ func (n Need) usage(scopes []corev1.ScopedResourceSelectorRequirement) corev1.Re
 	}
 	if len(scopes) == 0 { // a scope is a property of pods: quotas that have one count nothing else
 		for _, part := range n.Parts() {
-			addTimes(sum, part.objectUsage(), 1)
 			addTimes(sum, part.claimUsage(), part.Groups*part.Size())
 		}
 	}
@@ -68,7 +66,7 @@ func (n Need) usage(scopes []corev1.ScopedResourceSelectorRequirement) corev1.Re
 
 // podUsage returns the usage of one pod.
 func podUsage(pod *corev1.Pod) corev1.ResourceList {
-	out := corev1.ResourceList{corev1.ResourcePods: countQuantity(1), countOf("pods"): countQuantity(1)}
+	out := corev1.ResourceList{corev1.ResourcePods: countQuantity(1), "count/pods": countQuantity(1)}
 	for name, q := range podRequests(pod) {
 		out[corev1.DefaultResourceRequestsPrefix+name] = q
 		if !isDeviceResource(name) {
@@ -78,41 +76,11 @@ func podUsage(pod *corev1.Pod) corev1.ResourceList {
 	for name, q := range podLimits(pod) {
 		out["limits."+name] = q
 	}
-	claims := 0
-	for _, c := range pod.Spec.ResourceClaims {
-		if c.ResourceClaimTemplateName != nil {
-			claims++
-		}
-	}
-	if claims > 0 {
-		out[countOf("resourceclaims.resource.k8s.io")] = countQuantity(claims)
-	}
 	return out
 }
 
 // isDeviceResource reports whether a resource is a device plugin's.
 func isDeviceResource(name corev1.ResourceName) bool { return strings.Contains(string(name), "/") }
-
-// objectUsage counts the objects that LWS and the driver create for all groups.
-func (n Need) objectUsage() corev1.ResourceList {
-	stateful := n.Sets
-	// Each group has a StatefulSet of its workers, and all groups share that of their leaders.
-	if n.Size() > 1 {
-		stateful += n.Groups
-	}
-	services := n.Services + n.Sets
-	// A subdomain for each group needs a headless Service for each.
-	if n.Network != nil && ptr.Deref(n.Network.SubdomainPolicy, lws.SubdomainShared) == lws.SubdomainUniquePerReplica {
-		services = n.Services + n.Groups
-	}
-	return corev1.ResourceList{
-		countOf("leaderworkersets." + lws.GroupVersion.Group): countQuantity(n.Sets),
-		countOf("statefulsets.apps"):                          countQuantity(stateful),
-		countOf("controllerrevisions.apps"):                   countQuantity(n.Sets + stateful),
-		countOf("services"):                                   countQuantity(services),
-		corev1.ResourceServices:                               countQuantity(services),
-	}
-}
 
 // claimUsage returns the usage of one pod's volume claims.
 func (n Need) claimUsage() corev1.ResourceList {
@@ -120,7 +88,7 @@ func (n Need) claimUsage() corev1.ResourceList {
 	for i := range n.Template.VolumeClaimTemplates {
 		spec := &n.Template.VolumeClaimTemplates[i].Spec
 		one := corev1.ResourceList{
-			corev1.ResourcePersistentVolumeClaims: countQuantity(1), countOf("persistentvolumeclaims"): countQuantity(1),
+			corev1.ResourcePersistentVolumeClaims: countQuantity(1), "count/persistentvolumeclaims": countQuantity(1),
 		}
 		storage, sized := spec.Resources.Requests[corev1.ResourceStorage]
 		if sized {
@@ -137,8 +105,6 @@ func (n Need) claimUsage() corev1.ResourceList {
 	}
 	return sum
 }
-
-func countOf(resource string) corev1.ResourceName { return corev1.ResourceName("count/" + resource) }
 
 // scopesOf returns all conditions of a quota on the pods that it counts.
 func scopesOf(q *corev1.ResourceQuota) []corev1.ScopedResourceSelectorRequirement {

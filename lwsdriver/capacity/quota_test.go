@@ -13,7 +13,6 @@ import (
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
-	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 )
 
 func equal(a, b any) bool { return apiequality.Semantic.DeepEqual(a, b) }
@@ -72,13 +71,9 @@ func TestShortages(t *testing.T) {
 		{"limits", "limits count apart", quota(res("limits.cpu", "31", "requests.cpu", "31"), nil), "limits.cpu 32 of 31"},
 		{"hugepages", "in both spellings", quota(res("hugepages-2Mi", "1Mi", "requests.hugepages-2Mi", "1Mi"), nil), "hugepages-2Mi 800Mi of 1Mi, requests.hugepages-2Mi 800Mi of 1Mi"},
 		{"others", "what the pods don't ask for is no concern", quota(res("requests.amd.com/gpu", "0", "requests.memory", "0", "count/jobs.batch", "0"), nil), ""},
+		{"count", "pods have two names", quota(res("count/pods", "7"), nil), "count/pods 8 of 7"},
 		{"over", "a quota that was lowered leaves nothing", quota(res("pods", "4"), res("pods", "8")), "pods 8 of 0"},
 		{"not counted", "a quota that is new", quota(nil, nil, func(q *corev1.ResourceQuota) { q.Spec.Hard = res("pods", "7") }), "pods 8 of 7"},
-		{
-			"objects", "the set, its StatefulSets, their revisions and the Service",
-			quota(res("count/leaderworkersets.leaderworkerset.x-k8s.io", "0", "count/statefulsets.apps", "2", "count/controllerrevisions.apps", "3", "services", "0", "count/pods", "7"), nil),
-			"count/controllerrevisions.apps 4 of 3, count/leaderworkersets.leaderworkerset.x-k8s.io 1 of 0, count/pods 8 of 7, count/statefulsets.apps 3 of 2, services 1 of 0",
-		},
 		{"not terminating", "no deadline", quota(res("pods", "0"), nil, scoped(corev1.ResourceQuotaScopeNotTerminating)), "pods 8 of 0"},
 		{"terminating", "they are not", quota(res("pods", "0"), nil, scoped(corev1.ResourceQuotaScopeTerminating)), ""},
 		{"not best effort", "they ask for CPU", quota(res("pods", "0"), nil, scoped(corev1.ResourceQuotaScopeNotBestEffort)), "pods 8 of 0"},
@@ -91,7 +86,7 @@ func TestShortages(t *testing.T) {
 		{"affinity", "none across namespaces", quota(res("pods", "0"), nil, scoped(corev1.ResourceQuotaScopeCrossNamespacePodAffinity)), ""},
 		{"claims", "a scope of volume claims", quota(res("pods", "0"), nil, scoped(corev1.ResourceQuotaScopeVolumeAttributesClass)), ""},
 		{"unknown scope", "a refusal can be overruled", quota(res("pods", "0"), nil, scoped("Phase2030")), "pods 8 of 0"},
-		{"scoped objects", "a scope is about pods", quota(res("count/statefulsets.apps", "0", "services", "0"), nil, scoped(corev1.ResourceQuotaScopeNotTerminating)), ""},
+		{"scoped objects", "a scope is about pods", quota(res("persistentvolumeclaims", "0"), nil, scoped(corev1.ResourceQuotaScopeNotTerminating)), ""},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			assert.Equal(t, tt.want, words(plain.Shortages(tt.quota)), "%s: short of", tt.reason)
@@ -118,12 +113,7 @@ func TestShortagesOfScopedLeaders(t *testing.T) {
 }
 
 func TestShortagesOfClaims(t *testing.T) {
-	n := need(2, 2, corev1.PodSpec{
-		Containers:     []corev1.Container{{}},
-		ResourceClaims: []corev1.PodResourceClaim{{Name: "a", ResourceClaimTemplateName: ptr.To("gpu")}, {Name: "b", ResourceClaimName: ptr.To("shared")}},
-	})
-	n.Network = &lws.NetworkConfig{SubdomainPolicy: ptr.To(lws.SubdomainUniquePerReplica)}
-	n.Services = 1
+	n := need(2, 2, corev1.PodSpec{Containers: []corev1.Container{{}}})
 	n.Template.VolumeClaimTemplates = []corev1.PersistentVolumeClaim{
 		{Spec: corev1.PersistentVolumeClaimSpec{
 			StorageClassName: ptr.To("ssd"), Resources: corev1.VolumeResourceRequirements{Requests: res("storage", "100Gi")},
@@ -133,9 +123,8 @@ func TestShortagesOfClaims(t *testing.T) {
 	got := words(n.Shortages(quota(res(
 		"requests.storage", "0", "persistentvolumeclaims", "7", "ssd.storageclass.storage.k8s.io/requests.storage", "399Gi",
 		"ssd.storageclass.storage.k8s.io/persistentvolumeclaims", "4", "hdd.storageclass.storage.k8s.io/requests.storage", "0",
-		"count/services", "2", "count/resourceclaims.resource.k8s.io", "3",
 	), nil)))
-	want := "count/resourceclaims.resource.k8s.io 4 of 3, count/services 3 of 2, persistentvolumeclaims 8 of 7, requests.storage 404Gi of 0, " +
+	want := "persistentvolumeclaims 8 of 7, requests.storage 404Gi of 0, " +
 		"ssd.storageclass.storage.k8s.io/requests.storage 400Gi of 399Gi"
 	assert.Equal(t, want, got, "short of")
 }

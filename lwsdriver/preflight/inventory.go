@@ -127,7 +127,7 @@ func (s *Inventory) Peak() capacity.Peak {
 // Need returns the groups of the peak, and so what they request.
 func (s *Inventory) Need() capacity.Need {
 	n := capacity.Need{
-		Template: s.Workload.Spec.LeaderWorkerTemplate, Network: s.Workload.Spec.NetworkConfig, Groups: s.Peak().Groups(),
+		Template: s.Workload.Spec.LeaderWorkerTemplate, Groups: s.Peak().Groups(),
 		Exclusive: s.Workload.Annotations[lws.ExclusiveKeyAnnotationKey], Namespace: s.Workload.Namespace,
 	}
 	if len(s.Roles) > 0 {
@@ -136,12 +136,6 @@ func (s *Inventory) Need() capacity.Need {
 	}
 	for i := 1; i < len(s.Roles); i++ {
 		n.Others = append(n.Others, s.role(i).Need())
-	}
-	if s.Peak().Added > 0 {
-		n.Sets = 1
-	}
-	if s.Policy.Traffic != nil && s.part == nil {
-		n.Services = 1
 	}
 	return n
 }
