@@ -56,6 +56,7 @@ func (d Decision) nameReverter(what, by string) Decision {
 		return d
 	}
 	d.Overwritten = by + " has changed " + what
+	d.Remedy = fmt.Sprintf("Keep %s from changing %s", by, what)
 	d.Message += "; " + d.Overwritten
 	return d
 }

@@ -61,7 +61,9 @@ func promote(o Observation, s Progress) Decision {
 // template in the spec; if that is another one, the groups are restarted.
 func rollBack(o Observation, s Progress) Decision {
 	now := o.Stable.Revision
-	first := now == "" && !slices.ContainsFunc(o.Stable.Groups, Group.isAlive) // the stable template was restored for the first groups
+	// The driver has restored the stable template for the first groups. If another client has written one, groups on lost nodes may yet be recreated.
+	first := now == "" && (o.Stable.existingGroups() == 0 ||
+		o.Stable.ChangedBy == record.FieldManager && !slices.ContainsFunc(o.Stable.Groups, Group.isAlive))
 	restarts := now != o.Record.Release.StableRevision && !first
 	if held := o.holdWithSurge(); restarts && (!record.SameRolling(o.Stable.Rolling, held) || !record.SameRolling(o.Record.LastSet(), held)) {
 		return beginRestarts(o) // before every wait below, during which LWS would roll

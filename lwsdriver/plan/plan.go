@@ -406,15 +406,16 @@ func repairHold(o Observation) *SetStable {
 	return &SetStable{Record: *o.Record, Rolling: hold(), Why: "restore the hold, which was changed"}
 }
 
-// withRelease returns the record with its release changed by f, as of now. Another end than the one that was requested has neither
-// the user nor the message of that request.
+// withRelease returns the record with its release changed by f. The deadline of another phase begins now. Another end than the one that was
+// requested has neither the user nor the message of that request.
 func withRelease(o Observation, f func(*record.Release)) record.Record {
 	return amendRelease(o, func(r *record.Release) {
-		intent := r.Phase.Intent()
-		r.PhaseAt = o.Now
+		was := *r
 		r.GivenUp = slices.DeleteFunc(slices.Clone(r.GivenUp), o.offRevision) // such a group exists again, and is restored like the others
-		f(r)
-		if r.Phase.Intent() != intent {
+		if f(r); r.Phase != was.Phase || r.UpdateRevision != was.UpdateRevision {
+			r.PhaseAt = o.Now
+		}
+		if r.Phase.Intent() != was.Phase.Intent() {
 			r.EndedBy, r.EndMessage = "", ""
 		}
 	})

@@ -227,7 +227,7 @@ func (w *world) apply(s *state, action Action) error {
 	case LabelServing:
 		s.leader(a.Leader).serving = a.Serves
 	case RestoreTemplate:
-		s.own.template, s.own.observed = revisionOf(a.Revision), false
+		s.own.template, s.own.restored, s.own.observed = revisionOf(a.Revision), true, false
 		if a.Record != nil {
 			w.setRecord(s, *a.Record)
 			s.own.rolling = w.rolling(record.Hold())
@@ -321,7 +321,7 @@ func (w *world) setStable(s *state, a SetStable) error {
 		s.own.rolling = w.rolling(*a.Rolling)
 	}
 	if a.RestoreTemplate {
-		s.own.template = revisionOf(r.Release.StableRevision)
+		s.own.template, s.own.restored = revisionOf(r.Release.StableRevision), true
 	}
 	if a.Replicas != nil {
 		s.own.replicas = uint8(*a.Replicas)
@@ -810,7 +810,7 @@ func (w *world) editTemplate(s *state, r revision) {
 	if s.own.template == r {
 		return
 	}
-	s.own.template, s.own.observed = r, false
+	s.own.template, s.own.restored, s.own.observed = r, false, false
 	if now := w.rollingOf(&s.own); s.record != 0 && !record.SameRolling(now, record.Hold()) {
 		s.own.blameSurge(int(s.own.replicas)) // the hold has no surge, and the driver sets it, too
 		if w.admission {

@@ -114,6 +114,7 @@ type lwset struct {
 	observed                                bool  // LWS has acted on the spec
 	byHand                                  bool  // another client than the driver scaled it last
 	auto                                    bool  // that client is an autoscaler
+	restored                                bool  // the driver wrote the template last
 	target                                  uint8 // of targets
 	targetAt, deletingAt                    age
 	leaders                                 leaderSet
@@ -502,6 +503,9 @@ func (w *world) observeSet(s *lwset, name string, at int) Workload {
 	}
 	if s.leaders.exists && s.leaders.update == s.template {
 		out.Revision = s.template.String()
+	}
+	if s.restored {
+		out.ChangedBy = record.FieldManager
 	}
 	if out.ScaledBy = "kubectl"; at == 1 {
 		out.Carries, out.Drifted = s.carries.String(), s.template != s.made

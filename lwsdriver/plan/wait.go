@@ -91,9 +91,9 @@ func limitWait(o Observation, d Decision) Decision {
 		return d
 	}
 	d.Waiting = now
-	// Any other write moves the release on: the next decision has the deadline.
+	// Any other write moves the release on, unless it repairs what another client overwrites: the next decision has the deadline.
 	forGroups := d.Wait == WaitProgress && !d.Since.IsZero()
-	waits := d.Action == nil || forGroups || same && allowsWait(d.Action)
+	waits := d.Action == nil || forGroups || same && (allowsWait(d.Action) || d.Overwritten != "")
 	if d.State == pb.State_STATE_FAILED || !waits {
 		return d
 	}
@@ -240,7 +240,7 @@ func allowsWait(a Action) bool {
 func failExpired(o Observation, d Decision, since time.Time) Decision {
 	d.State = pb.State_STATE_FAILED
 	lasted := fmt.Sprintf("for %s (since %s): %s", d.Wait.longestWait(o), clockTime(since), d.Message)
-	if by := d.Waiting.Overwritten; by != "" {
+	if by := d.Waiting.Overwritten; by != "" && by != d.Overwritten {
 		lasted += "; " + by
 	}
 	reason := d.Reason

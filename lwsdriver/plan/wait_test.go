@@ -157,6 +157,50 @@ traffic requested=50 for=2 isolated prepared pods=0,1 weight=%d seen=%d`
 	}
 }
 
+// TestRollbackDeadlineSurvivesReverter simulates a day of a rollback whose group stays broken, while another client overwrites the hold every
+// 25 minutes, or before the driver sees it in force. The rollback fails at its deadline, stays failed, and names the other client.
+func TestRollbackDeadlineSurvivesReverter(t *testing.T) {
+	for name, every := range map[string]time.Duration{"every 25 minutes": 25 * time.Minute, "at once": time.Minute} {
+		t.Run(name, func(t *testing.T) {
+			var failed time.Duration
+			var kept Waiting
+			r := observed(t, "workload vllm replicas=2 revision=B hold\nrecord phase=RollingBack stable=A update=B since=0s set=hold").Record
+			for at := time.Duration(0); at < 24*time.Hour; at += time.Minute {
+				o := observed(t, `workload vllm replicas=2 revision=B hold
+record phase=RollingBack stable=A update=B since=0s set=hold
+groups 0 revision=A ready=2h
+groups 1 revision=A reason=CrashLoopBackOff lost=0s`)
+				o.Record, o.Waiting, o.Now = r, kept, noon.Add(at)
+				reverted := at > 0 && at%every == 0
+				if reverted {
+					o.Stable.Rolling, o.Stable.RolledBy = rollingOf(0, "2", "0"), "kustomize-controller"
+				}
+				d := reconcile(o)
+				kept = d.Waiting
+				if a, ok := d.Action.(SetStable); ok {
+					require.True(t, !reverted || a.Rolling != nil && isHold(*a.Rolling), "after %s the hold is not restored: %s", at, d.Action)
+					r = &a.Record
+				}
+				switch is := d.State == pb.State_STATE_FAILED; {
+				case is && failed == 0:
+					failed = at
+				case !is && failed > 0:
+					t.Fatalf("after %s it waits again: %s, %s", at, d.State, d.Message)
+				}
+				if failed > 0 {
+					require.Equal(t, 1, strings.Count(d.Message, "kustomize-controller has changed"), "after %s: %s, %s", at, d.Reason, d.Message)
+					culprit := "vllm-1"
+					if reverted {
+						culprit = "Keep kustomize-controller from changing the rolling update configuration"
+					}
+					require.Contains(t, d.Message, culprit, "after %s", at)
+				}
+			}
+			assert.Equal(t, record.DefaultProgressDeadline, failed, "after that time it fails")
+		})
+	}
+}
+
 // TestRepairNamesFieldManager checks that a decision that repairs a setting says who changed it, unless that was Lockstep itself.
 func TestRepairNamesFieldManager(t *testing.T) {
 	for _, by := range []string{"kustomize-controller", record.FieldManager, ""} {
