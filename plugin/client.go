@@ -42,7 +42,7 @@ type (
 // Client is a host's client of a driver. It is safe for concurrent use.
 //
 // Each method is one RPC of WorkloadDriver or TrafficRouter. Its error keeps the driver's gRPC code and details, and begins with the
-// driver's name, unless [WithoutName] is given. It is UNIMPLEMENTED, without a call, if the driver does not list the capability, and INTERNAL if the driver's response
+// driver's name, unless [DialOptions] leave that out. It is UNIMPLEMENTED, without a call, if the driver does not list the capability, and INTERNAL if the driver's response
 // breaks the contract.
 type Client struct {
 	workloadDriver

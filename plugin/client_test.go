@@ -172,7 +172,7 @@ func TestClientRefusesBrokenInfo(t *testing.T) {
 	} {
 		info := proto.CloneOf(good)
 		mutate(info)
-		client, err := plugin.Dial(t.Context(), plugintest.Serve(t, &scripted{info: info}, nil))
+		client, err := plugin.Dial(t.Context(), plugintest.Serve(t, &scripted{info: info}, nil), plugin.DialOptions{})
 		if err == nil {
 			_ = client.Close()
 		}

@@ -4,6 +4,7 @@
 package plugin
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -35,11 +36,32 @@ const longestRedial, attemptTimeout = 5 * time.Second, 20 * time.Second
 var ErrNeedsTLS = errors.New(
 	"needs TLS: a CA for the server's certificate, and a client certificate or a token")
 
+// DialOptions say how to reach a driver.
+type DialOptions struct {
+	// CA, Cert and Key are PEM files: what the server's certificate must come from, and the client's certificate, which a client with a token
+	// need not have. They are read again when they change.
+	CA, Cert, Key string
+	// ServerName is the name that the server's certificate must have. Empty means the host of the address.
+	ServerName string
+	// TokenFile has a bearer token that is sent with each call, over TLS only. It is read again when it changes, as those of pods do.
+	TokenFile string
+	// ConnectTimeout bounds the first call to the driver. 0 means 10 seconds.
+	ConnectTimeout time.Duration
+	// WaitForReady has Dial wait so long for a server that does not listen yet. Otherwise that is an error at once.
+	WaitForReady bool
+	// WithoutName leaves the driver's name out of the messages of errors, for users who know only one driver.
+	WithoutName bool
+	// GRPC are further options, for example interceptors.
+	GRPC []grpc.DialOption
+}
+
+// defaultConnectTimeout bounds the first call to a driver.
+const defaultConnectTimeout = 10 * time.Second
+
 // Dial connects to a driver that runs as a server, at "unix:///path", "host:port" or "dns:///host:port". Anything but
 // a unix socket and loopback needs TLS, with a client certificate or a token. The connection reconnects by itself; ctx bounds the
 // first connect only.
-func Dial(ctx context.Context, address string, opts ...Option) (*Client, error) {
-	o := newOptions(opts)
+func Dial(ctx context.Context, address string, o DialOptions) (*Client, error) {
 	e, err := endpoint.Parse(address)
 	if err != nil {
 		return nil, fmt.Errorf("dial driver: %w", err)
@@ -54,9 +76,9 @@ func Dial(ctx context.Context, address string, opts ...Option) (*Client, error) 
 		grpc.WithConnectParams(grpc.ConnectParams{Backoff: redial, MinConnectTimeout: attemptTimeout}),
 		grpc.WithTransportCredentials(transport),
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: keepaliveTime}),
-	}, o.dial...)
-	if o.tokenFile != "" {
-		token, err := newTokenFile(o.tokenFile)
+	}, o.GRPC...)
+	if o.TokenFile != "" {
+		token, err := newTokenFile(o.TokenFile)
 		if err != nil { // fail now rather than at the first call
 			return nil, fmt.Errorf("dial driver at %s: %w", e, err)
 		}
@@ -66,13 +88,13 @@ func Dial(ctx context.Context, address string, opts ...Option) (*Client, error) 
 	if err != nil {
 		return nil, fmt.Errorf("dial driver at %s: %w", e, err)
 	}
-	ctx, cancel := context.WithTimeout(ctx, o.connectTimeout)
+	ctx, cancel := context.WithTimeout(ctx, cmp.Or(o.ConnectTimeout, defaultConnectTimeout))
 	defer cancel()
-	c, err := newClient(ctx, conn, e.String(), conn.Close, grpc.WaitForReady(o.waitForReady))
+	c, err := newClient(ctx, conn, e.String(), conn.Close, grpc.WaitForReady(o.WaitForReady))
 	if err != nil {
 		return nil, errors.Join(err, conn.Close())
 	}
-	if o.unnamed {
+	if o.WithoutName {
 		p, _ := c.peer()
 		p.name = ""
 		return clientOf(func() (peer, error) { return p, nil }, conn.Close), nil
@@ -81,21 +103,21 @@ func Dial(ctx context.Context, address string, opts ...Option) (*Client, error) 
 }
 
 // transport returns the credentials for the endpoint, or ErrNeedsTLS.
-func (o *options) transport(e endpoint.Endpoint) (credentials.TransportCredentials, error) {
-	f, token := o.tlsFiles, o.tokenFile != ""
-	switch identified := token || f != nil && f.cert != ""; {
-	case f == nil && token, !e.Local() && (f == nil || !identified):
+func (o *DialOptions) transport(e endpoint.Endpoint) (credentials.TransportCredentials, error) {
+	secure, token := o.CA+o.Cert+o.Key != "", o.TokenFile != ""
+	switch identified := token || o.Cert != ""; {
+	case !secure && token, !e.Local() && (!secure || !identified):
 		return nil, ErrNeedsTLS
-	case f == nil:
+	case !secure:
 		return insecure.NewCredentials(), nil
 	}
-	files, err := endpoint.NewFiles(f.load, f.cert, f.key, f.ca)
+	files, err := endpoint.NewFiles(o.load, o.Cert, o.Key, o.CA)
 	if err != nil {
 		return nil, err
 	}
 	config := func() *tls.Config {
 		config := files.Get().Clone()
-		config.ServerName = o.serverName
+		config.ServerName = o.ServerName
 		return config
 	}
 	return fileCredentials{credentials.NewTLS(config()), config}, nil
@@ -118,19 +140,17 @@ func (c fileCredentials) Clone() credentials.TransportCredentials {
 	return fileCredentials{c.TransportCredentials.Clone(), c.config}
 }
 
-// tlsFiles names PEM files.
-type tlsFiles struct{ cert, key, ca string }
-
-func (f *tlsFiles) load() (*tls.Config, error) {
-	roots, err := endpoint.ReadCA(f.ca)
+// load reads the PEM files.
+func (o *DialOptions) load() (*tls.Config, error) {
+	roots, err := endpoint.ReadCA(o.CA)
 	if err != nil {
 		return nil, err
 	}
 	config := &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS13}
-	if f.cert == "" && f.key == "" {
+	if o.Cert == "" && o.Key == "" {
 		return config, nil
 	}
-	pair, err := tls.LoadX509KeyPair(f.cert, f.key)
+	pair, err := tls.LoadX509KeyPair(o.Cert, o.Key)
 	if err != nil {
 		return nil, fmt.Errorf("load client certificate: %w", err)
 	}

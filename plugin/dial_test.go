@@ -51,9 +51,9 @@ func serveTCP(t *testing.T, address string, opts ...grpc.ServerOption) string {
 	return listener.Addr().String()
 }
 
-func dialAndClose(t *testing.T, address string, opts ...plugin.Option) {
+func dialAndClose(t *testing.T, address string, o plugin.DialOptions) {
 	t.Helper()
-	client, err := plugin.Dial(t.Context(), address, opts...)
+	client, err := plugin.Dial(t.Context(), address, o)
 	require.NoError(t, err, "Dial(%q)", address)
 	assert.Equal(t, "fake.lockstep.dev", client.Info().GetName(), "driver")
 	assert.NoError(t, client.Close(), "Close")
@@ -71,7 +71,7 @@ func TestDial(t *testing.T) {
 		{"name", "dns:///localhost:" + port},
 	}
 	for _, tt := range tests {
-		t.Run(tt.name, func(t *testing.T) { dialAndClose(t, tt.address) })
+		t.Run(tt.name, func(t *testing.T) { dialAndClose(t, tt.address, plugin.DialOptions{}) })
 	}
 }
 
@@ -80,18 +80,18 @@ func TestDialNeedsTLS(t *testing.T) {
 	tests := []struct {
 		name   string
 		reason string
-		opts   []plugin.Option
+		opts   plugin.DialOptions
 	}{
-		{"plaintext", "anyone on the network could release", nil},
+		{"plaintext", "anyone on the network could release", plugin.DialOptions{}},
 		{
 			"no client certificate", "the server could not identify the client",
-			[]plugin.Option{plugin.WithCA(ca.File)},
+			plugin.DialOptions{CA: ca.File},
 		},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			for _, address := range []string{"192.0.2.1:443", "dns:///driver.example.com:443", ":443"} {
-				_, err := plugin.Dial(t.Context(), address, tt.opts...)
+				_, err := plugin.Dial(t.Context(), address, tt.opts)
 				assert.ErrorIs(t, err, plugin.ErrNeedsTLS, "Dial(%q) = %v, want ErrNeedsTLS: %s", address, err, tt.reason)
 			}
 		})
@@ -102,17 +102,17 @@ func TestDialMutualTLS(t *testing.T) {
 	ca := tlstest.NewCA(t)
 	address := serveTCP(t, "127.0.0.1:0", grpc.Creds(credentials.NewTLS(ca.ServerConfig(t))))
 	client := ca.Files(t, "client")
-	dialAndClose(t, address, plugin.WithTLS(client.Cert, client.Key, ca.File))
+	dialAndClose(t, address, plugin.DialOptions{Cert: client.Cert, Key: client.Key, CA: ca.File})
 
 	stranger := tlstest.NewCA(t)
-	for name, opts := range map[string][]plugin.Option{
-		"plaintext":          nil,
-		"foreign CA":         {plugin.WithTLS(client.Cert, client.Key, stranger.File)},
-		"no certificate":     {plugin.WithCA(ca.File)},
-		"missing files":      {plugin.WithTLS("no.crt", "no.key", "no.ca")},
-		"CA without content": {plugin.WithTLS(client.Cert, client.Key, client.Key)},
+	for name, opts := range map[string]plugin.DialOptions{
+		"plaintext":          {},
+		"foreign CA":         {Cert: client.Cert, Key: client.Key, CA: stranger.File},
+		"no certificate":     {CA: ca.File},
+		"missing files":      {Cert: "no.crt", Key: "no.key", CA: "no.ca"},
+		"CA without content": {Cert: client.Cert, Key: client.Key, CA: client.Key},
 	} {
-		if c, err := plugin.Dial(t.Context(), address, opts...); err == nil {
+		if c, err := plugin.Dial(t.Context(), address, opts); err == nil {
 			_ = c.Close()
 			t.Errorf("%s: connected", name)
 		}
@@ -129,7 +129,7 @@ func TestDialRenewedFiles(t *testing.T) {
 	address := serveTCP(t, "127.0.0.1:0", grpc.Creds(credentials.NewTLS(config)),
 		grpc.KeepaliveParams(keepalive.ServerParameters{MaxConnectionAge: 50 * time.Millisecond}))
 	files := before.Files(t, "client")
-	client, err := plugin.Dial(t.Context(), address, plugin.WithTLS(files.Cert, files.Key, before.File))
+	client, err := plugin.Dial(t.Context(), address, plugin.DialOptions{Cert: files.Cert, Key: files.Key, CA: before.File})
 	require.NoError(t, err)
 	defer func() { _ = client.Close() }()
 	var connected atomic.Bool
@@ -156,7 +156,7 @@ func TestDialRenewedFiles(t *testing.T) {
 func TestDialNobodyListens(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "no.sock")
 	begin := time.Now()
-	_, err := plugin.Dial(t.Context(), "unix://"+path)
+	_, err := plugin.Dial(t.Context(), "unix://"+path, plugin.DialOptions{})
 	assert.True(t, status.Code(err) == codes.Unavailable && plugin.Retryable(err), "error is %v, want UNAVAILABLE", err)
 	assert.ErrorContains(t, err, path, "error %v does not name the address", err)
 	took := time.Since(begin)
@@ -165,13 +165,13 @@ func TestDialNobodyListens(t *testing.T) {
 
 func TestDialWaitsForReady(t *testing.T) {
 	address := serveTCP(t, "127.0.0.1:0")
-	dialAndClose(t, address, plugin.WithWaitForReady())
+	dialAndClose(t, address, plugin.DialOptions{WaitForReady: true})
 
 	_, err := plugin.Dial(t.Context(), "unix://"+filepath.Join(t.TempDir(), "no.sock"),
-		plugin.WithWaitForReady(), plugin.WithConnectTimeout(50*time.Millisecond))
+		plugin.DialOptions{WaitForReady: true, ConnectTimeout: 50 * time.Millisecond})
 	assert.Equal(t, codes.DeadlineExceeded, status.Code(err), "error is %v, want DEADLINE_EXCEEDED: the wait is bounded", err)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	_, err = plugin.Dial(ctx, address)
+	_, err = plugin.Dial(ctx, address, plugin.DialOptions{})
 	assert.Equal(t, codes.Canceled, status.Code(err), "error is %v, want CANCELED", err)
 }

@@ -24,7 +24,7 @@ import (
 // The main function of a driver serves it when a host has started the program, and explains itself otherwise.
 func ExampleServe() {
 	driver := plugintest.NewFakeDriver() // yours
-	err := plugin.Serve(context.Background(), driver, driver)
+	err := plugin.Serve(context.Background(), driver, driver, plugin.ServeOptions{})
 	if errors.Is(err, plugin.ErrNotStartedByHost) {
 		fmt.Println("this is a driver: start it from a host, or use it as a server")
 	}
@@ -39,7 +39,7 @@ func ExampleLaunch() {
 		fmt.Println(err)
 		return
 	}
-	driver, err := plugin.Launch(ctx, program)
+	driver, err := plugin.Launch(ctx, program, plugin.LaunchOptions{})
 	if err != nil {
 		fmt.Println(err)
 		return
@@ -60,7 +60,7 @@ func ExampleClient() {
 	fake := plugintest.NewFakeDriver()
 	address, stop := serveFake(fake)
 	defer stop()
-	driver, err := plugin.Dial(ctx, address) // such as dns:///lockstep.lockstep-system:9443
+	driver, err := plugin.Dial(ctx, address, plugin.DialOptions{}) // such as dns:///lockstep.lockstep-system:9443
 	if err != nil {
 		fmt.Println(err)
 		return
@@ -140,7 +140,7 @@ func ExampleFollow() {
 	fake.SetWorkload("default", "vllm", 4, "rev-1")
 	address, stop := serveFake(fake)
 	defer stop()
-	driver, err := plugin.Dial(ctx, address)
+	driver, err := plugin.Dial(ctx, address, plugin.DialOptions{})
 	if err != nil {
 		fmt.Println(err)
 		return

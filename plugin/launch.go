@@ -4,12 +4,14 @@
 package plugin
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"os"
 	"os/exec"
 	"slices"
@@ -29,11 +31,28 @@ const killDelay = 3 * time.Second
 const exitPoll = 250 * time.Millisecond
 
 var (
-	// ErrChecksum is wrapped by Launch's error for a binary with another checksum than WithSHA256 gave.
+	// ErrChecksum is wrapped by Launch's error for a binary with another checksum than LaunchOptions.SHA256.
 	ErrChecksum = errors.New("checksum mismatch")
 	// ErrNotPlugin is wrapped by Launch's error for a program that does not complete the handshake of a driver plugin.
 	ErrNotPlugin = errors.New("not a Lockstep driver plugin")
 )
+
+// LaunchOptions say how to start a driver's binary.
+type LaunchOptions struct {
+	// Logger gets the plugin's log. Nil means none.
+	Logger *slog.Logger
+	// SHA256 is that of the binary, in hex. Empty means any.
+	SHA256 string
+	// Args are the plugin's arguments.
+	Args []string
+	// Env are "KEY=value" pairs beside the environment that the plugin inherits from this process. The last value of a key wins.
+	Env []string
+	// StartTimeout bounds the time from the start to the handshake. 0 means 30 seconds.
+	StartTimeout time.Duration
+}
+
+// defaultStartTimeout bounds the start of a plugin.
+const defaultStartTimeout = 30 * time.Second
 
 // Launch starts a driver's binary as a plugin and connects to it with mutual TLS, under certificates for this connection
 // only. The process ends with [Client.Close], when ctx is cancelled, and, if it serves with [Serve], when this process
@@ -41,8 +60,7 @@ var (
 //
 // The error wraps fs.ErrNotExist, fs.ErrPermission, [ErrChecksum] or [ErrNotPlugin] if that is the cause. The checksum is
 // verified before the start, so it does not protect against a user who can replace the file in between.
-func Launch(ctx context.Context, path string, opts ...Option) (*Client, error) {
-	o := newOptions(opts)
+func Launch(ctx context.Context, path string, o LaunchOptions) (*Client, error) {
 	path, err := exec.LookPath(path)
 	if err != nil {
 		return nil, fmt.Errorf("find plugin: %w", err)
@@ -54,7 +72,7 @@ func Launch(ctx context.Context, path string, opts ...Option) (*Client, error) {
 	if err != nil {
 		return nil, fmt.Errorf("start plugin %s: %w", path, err)
 	}
-	c, err := p.connect(ctx, path, o.connectTimeout)
+	c, err := p.connect(ctx, path)
 	if err != nil {
 		p.kill()
 		return nil, fmt.Errorf("start plugin %s: %w%s", path, explainLaunch(ctx, err), p.stderr.note())
@@ -71,13 +89,13 @@ type process struct {
 }
 
 // newProcess prepares a process; connect starts it.
-func newProcess(ctx context.Context, path string, o options) (*process, error) {
+func newProcess(ctx context.Context, path string, o LaunchOptions) (*process, error) {
 	dir, err := os.MkdirTemp("", "lockstep-plugin-")
 	if err != nil {
 		return nil, err
 	}
 	p := &process{stderr: &tailWriter{}, dir: dir}
-	o.env = append(o.env, goplugin.EnvUnixSocketDir+"="+dir)
+	o.Env = append(slices.Clip(o.Env), goplugin.EnvUnixSocketDir+"="+dir)
 	p.plugin = goplugin.NewClient(o.clientConfig(ctx, path, p.stderr))
 	return p, nil
 }
@@ -89,12 +107,12 @@ func (p *process) kill() {
 }
 
 // connect starts the process, which then ends with the client and with ctx.
-func (p *process) connect(ctx context.Context, path string, timeout time.Duration) (*Client, error) {
+func (p *process) connect(ctx context.Context, path string) (*Client, error) {
 	conn, err := startDriver(p.plugin)
 	if err != nil {
 		return nil, err
 	}
-	negotiate, cancel := context.WithTimeout(ctx, timeout)
+	negotiate, cancel := context.WithTimeout(ctx, defaultConnectTimeout)
 	defer cancel()
 	stop := context.AfterFunc(ctx, p.kill)
 	c, err := newClient(negotiate, conn, path, func() error {
@@ -141,12 +159,12 @@ func startDriver(plugin *goplugin.Client) (*grpc.ClientConn, error) {
 	return conn, nil
 }
 
-func (o *options) clientConfig(ctx context.Context, path string, stderr io.Writer) *goplugin.ClientConfig {
-	cmd := exec.CommandContext(ctx, path, o.args...)
+func (o *LaunchOptions) clientConfig(ctx context.Context, path string, stderr io.Writer) *goplugin.ClientConfig {
+	cmd := exec.CommandContext(ctx, path, o.Args...)
 	// go-plugin holds its lock while it waits for the handshake, so a cancelled ctx must reach the process by itself.
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
 	cmd.WaitDelay = killDelay
-	cmd.Env = append(hostEnv(os.Environ()), o.env...)
+	cmd.Env = append(hostEnv(os.Environ()), o.Env...)
 	return &goplugin.ClientConfig{
 		HandshakeConfig: handshakeConfig(),
 		Plugins:         goplugin.PluginSet{Name: &grpcPlugin{}},
@@ -155,10 +173,9 @@ func (o *options) clientConfig(ctx context.Context, path string, stderr io.Write
 		SkipHostEnv:      true,
 		AutoMTLS:         true,
 		AllowedProtocols: []goplugin.Protocol{goplugin.ProtocolGRPC},
-		StartTimeout:     o.startTimeout,
+		StartTimeout:     cmp.Or(o.StartTimeout, defaultStartTimeout),
 		Stderr:           stderr,
-		Logger:           NewHCLogger(o.logger),
-		GRPCDialOptions:  o.dial,
+		Logger:           NewHCLogger(cmp.Or(o.Logger, slog.New(slog.DiscardHandler))),
 	}
 }
 
@@ -168,13 +185,13 @@ func hostEnv(environ []string) []string {
 }
 
 // verifyChecksum compares the file's SHA-256 with the one asked for, if any.
-func (o *options) verifyChecksum(path string) error {
-	if o.sha256 == "" {
+func (o *LaunchOptions) verifyChecksum(path string) error {
+	if o.SHA256 == "" {
 		return nil
 	}
-	want, err := hex.DecodeString(o.sha256)
+	want, err := hex.DecodeString(o.SHA256)
 	if err != nil || len(want) != sha256.Size {
-		return fmt.Errorf("expected SHA-256 %q is not %d hex digits", o.sha256, hex.EncodedLen(sha256.Size))
+		return fmt.Errorf("expected SHA-256 %q is not %d hex digits", o.SHA256, hex.EncodedLen(sha256.Size))
 	}
 	file, err := os.Open(path)
 	if err != nil {

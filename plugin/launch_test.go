@@ -52,7 +52,7 @@ func checksum(t *testing.T, path string) string {
 func TestLaunchServesBothServices(t *testing.T) {
 	var logs text.Buffer
 	logger := slog.New(slog.NewTextHandler(&logs, &slog.HandlerOptions{Level: slog.LevelWarn}))
-	client, err := plugin.Launch(t.Context(), self(t), plugin.WithSHA256(checksum(t, self(t))), plugin.WithLogger(logger))
+	client, err := plugin.Launch(t.Context(), self(t), plugin.LaunchOptions{SHA256: checksum(t, self(t)), Logger: logger})
 	require.NoError(t, err)
 	defer func() { _ = client.Close() }()
 
@@ -68,36 +68,36 @@ func TestLaunchServesBothServices(t *testing.T) {
 func TestLaunchRefuses(t *testing.T) {
 	plain := filepath.Join(t.TempDir(), "plain")
 	require.NoError(t, os.WriteFile(plain, []byte("#!/bin/sh\n"), 0o600))
-	role := func(r string) plugin.Option { return plugin.WithEnv(roleKey + "=" + r) }
+	role := func(r string) plugin.LaunchOptions { return plugin.LaunchOptions{Env: []string{roleKey + "=" + r}} }
 	tests := []struct {
 		name   string
 		reason string
 		path   string
-		opts   []plugin.Option
+		opts   plugin.LaunchOptions
 		want   error
 		text   string
 	}{
-		{"missing", "the path is a typo", filepath.Join(t.TempDir(), "no"), nil, fs.ErrNotExist, "no"},
-		{"not executable", "the mode was lost in a copy", plain, nil, fs.ErrPermission, plain},
+		{"missing", "the path is a typo", filepath.Join(t.TempDir(), "no"), plugin.LaunchOptions{}, fs.ErrNotExist, "no"},
+		{"not executable", "the mode was lost in a copy", plain, plugin.LaunchOptions{}, fs.ErrPermission, plain},
 		{
 			"wrong checksum", "the file is not the one that was vetted", self(t),
-			[]plugin.Option{plugin.WithSHA256(strings.Repeat("ab", 32))}, plugin.ErrChecksum, checksum(t, self(t)),
+			plugin.LaunchOptions{SHA256: strings.Repeat("ab", 32)}, plugin.ErrChecksum, checksum(t, self(t)),
 		},
 		{
 			"malformed checksum", "a checksum that can't match must not pass as one that is absent", self(t),
-			[]plugin.Option{plugin.WithSHA256("sha256:abc")}, nil, "hex digits",
+			plugin.LaunchOptions{SHA256: "sha256:abc"}, nil, "hex digits",
 		},
-		{"talker", "another program", self(t), []plugin.Option{role(roleTalker)}, plugin.ErrNotPlugin, "hello, this is no plugin"},
+		{"talker", "another program", self(t), role(roleTalker), plugin.ErrNotPlugin, "hello, this is no plugin"},
 		{
 			"silent", "a program that waits for something else", self(t),
-			[]plugin.Option{role(roleSilent), plugin.WithStartTimeout(200 * time.Millisecond)}, plugin.ErrNotPlugin, "in time",
+			plugin.LaunchOptions{Env: []string{roleKey + "=" + roleSilent}, StartTimeout: 200 * time.Millisecond}, plugin.ErrNotPlugin, "in time",
 		},
-		{"dies", "the plugin's own complaint must reach the person", self(t), []plugin.Option{role(roleDies)}, plugin.ErrNotPlugin, "no kubeconfig here"},
-		{"newer", "another handshake version", self(t), []plugin.Option{role(roleNewer)}, plugin.ErrNotPlugin, "99"},
+		{"dies", "the plugin's own complaint must reach the person", self(t), role(roleDies), plugin.ErrNotPlugin, "no kubeconfig here"},
+		{"newer", "another handshake version", self(t), role(roleNewer), plugin.ErrNotPlugin, "99"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			client, err := plugin.Launch(t.Context(), tt.path, tt.opts...)
+			client, err := plugin.Launch(t.Context(), tt.path, tt.opts)
 			if err == nil {
 				_ = client.Close()
 				t.Fatalf("%s: launched", tt.reason)
@@ -112,7 +112,7 @@ func TestLaunchIsCancelledWhileItWaits(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 	defer cancel()
 	begin := time.Now()
-	_, err := plugin.Launch(ctx, self(t), plugin.WithEnv(roleKey+"="+roleSilent))
+	_, err := plugin.Launch(ctx, self(t), plugin.LaunchOptions{Env: []string{roleKey + "=" + roleSilent}})
 	assert.ErrorIs(t, err, context.DeadlineExceeded, "error is %v, want the context's", err)
 	assert.LessOrEqual(t, time.Since(begin), testTimeout/2, "took: a cancelled context must not wait for the start timeout")
 }
@@ -134,7 +134,7 @@ func TestProcessEnds(t *testing.T) {
 			pidFile := filepath.Join(t.TempDir(), "pid")
 			ctx, cancel := context.WithCancel(t.Context())
 			defer cancel()
-			client, err := plugin.Launch(ctx, self(t), plugin.WithEnv(pidFileKey+"="+pidFile, roleKey+"="+tt.role))
+			client, err := plugin.Launch(ctx, self(t), plugin.LaunchOptions{Env: []string{pidFileKey + "=" + pidFile, roleKey + "=" + tt.role}})
 			require.NoError(t, err)
 			defer func() { _ = client.Close() }()
 			pid := readPID(t, pidFile)
@@ -180,7 +180,7 @@ func TestPluginDiesWithItsHost(t *testing.T) {
 }
 
 func TestServeRefusesToRunByHand(t *testing.T) {
-	err := plugin.Serve(t.Context(), nil, nil)
+	err := plugin.Serve(t.Context(), nil, nil, plugin.ServeOptions{})
 	assert.ErrorIs(t, err, plugin.ErrNotStartedByHost, "Serve() = %v, want ErrNotStartedByHost", err)
 }
 
@@ -210,7 +210,7 @@ func running(pid int) bool {
 
 func TestExitedTellsWhenThePluginIsGone(t *testing.T) {
 	pidFile := filepath.Join(t.TempDir(), "pid")
-	client, err := plugin.Launch(t.Context(), self(t), plugin.WithEnv(pidFileKey+"="+pidFile))
+	client, err := plugin.Launch(t.Context(), self(t), plugin.LaunchOptions{Env: []string{pidFileKey + "=" + pidFile}})
 	require.NoError(t, err)
 	defer func() { _ = client.Close() }()
 	select {
@@ -286,7 +286,7 @@ func playPlugin(ctx context.Context) int {
 	}
 	driver := plugintest.NewFakeDriver()
 	driver.SetWorkload("default", "vllm", 4, "rev-1")
-	if err := plugin.Serve(ctx, driver, driver, plugin.WithServeLogger(logger)); err != nil {
+	if err := plugin.Serve(ctx, driver, driver, plugin.ServeOptions{Logger: logger}); err != nil {
 		return 1
 	}
 	return 0
@@ -298,7 +298,7 @@ func playHost() int {
 	if err != nil {
 		return 1
 	}
-	if _, err := plugin.Launch(context.Background(), self, plugin.WithEnv(roleKey+"=")); err != nil {
+	if _, err := plugin.Launch(context.Background(), self, plugin.LaunchOptions{Env: []string{roleKey + "="}}); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}

@@ -4,6 +4,7 @@
 package plugin
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -24,23 +25,12 @@ const shutdownGrace = 1500 * time.Millisecond
 // ErrNotStartedByHost is returned by Serve when the process was not started as a plugin.
 var ErrNotStartedByHost = errors.New("this process was not started by a host: " + CookieKey + " is not set")
 
-// ServeOption changes how Serve serves.
-type ServeOption func(*serveOptions)
-
-type serveOptions struct {
-	logger *slog.Logger
-	grpc   []grpc.ServerOption
-}
-
-// WithServeLogger sets the logger of Serve itself. Default: none. Use a [NewLogHandler] on stderr, so that the host
-// sees levels.
-func WithServeLogger(logger *slog.Logger) ServeOption {
-	return func(o *serveOptions) { o.logger = logger }
-}
-
-// WithServerOptions adds gRPC server options, for example interceptors. go-plugin sets the transport credentials.
-func WithServerOptions(opts ...grpc.ServerOption) ServeOption {
-	return func(o *serveOptions) { o.grpc = append(o.grpc, opts...) }
+// ServeOptions say how Serve serves.
+type ServeOptions struct {
+	// Logger is that of Serve itself, nil for none. Use a [NewLogHandler] on stderr, so that the host sees levels.
+	Logger *slog.Logger
+	// GRPC are further options, for example interceptors. go-plugin sets the transport credentials.
+	GRPC []grpc.ServerOption
 }
 
 // Serve serves a driver to the host that started this process, together with gRPC health and reflection, and with mutual
@@ -49,17 +39,12 @@ func WithServerOptions(opts ...grpc.ServerOption) ServeOption {
 // It returns nil when ctx has ended, the host has closed the plugin, or the host has exited. Calls in flight get a short
 // grace period. The caller then exits. Serve takes over os.Stdout and os.Stderr and writes the handshake to the real
 // stdout, so write nothing to stdout before. It ignores SIGINT, which a terminal sends to host and plugin alike.
-func Serve(
-	ctx context.Context, driver pb.WorkloadDriverServer, router pb.TrafficRouterServer, opts ...ServeOption,
-) error {
+func Serve(ctx context.Context, driver pb.WorkloadDriverServer, router pb.TrafficRouterServer, o ServeOptions) error {
 	if !IsPlugin() {
 		return ErrNotStartedByHost
 	}
-	o := serveOptions{logger: slog.New(slog.DiscardHandler)}
-	for _, opt := range opts {
-		opt(&o)
-	}
-	ctx, forget := WithHost(ctx, o.logger)
+	logger := cmp.Or(o.Logger, slog.New(slog.DiscardHandler))
+	ctx, forget := WithHost(ctx, logger)
 	defer forget()
 
 	started, served, stopped := make(chan *grpc.Server, 1), make(chan struct{}), make(chan struct{})
@@ -72,9 +57,9 @@ func Serve(
 	goplugin.Serve(&goplugin.ServeConfig{
 		HandshakeConfig: handshakeConfig(),
 		Plugins:         goplugin.PluginSet{Name: &grpcPlugin{driver: driver, router: router}},
-		Logger:          NewHCLogger(o.logger),
+		Logger:          NewHCLogger(logger),
 		GRPCServer: func(transport []grpc.ServerOption) *grpc.Server {
-			server = grpc.NewServer(append(transport, o.grpc...)...)
+			server = grpc.NewServer(append(transport, o.GRPC...)...)
 			started <- server
 			return server
 		},

@@ -71,7 +71,7 @@ func TestLaunch(t *testing.T) {
 	require.NoError(t, err)
 	begin := time.Now()
 	client, err := plugin.Launch(t.Context(), binary,
-		plugin.WithSHA256(fmt.Sprintf("%x", sha256.Sum256(data))), plugin.WithArgs("--kubeconfig", deadCluster(t)))
+		plugin.LaunchOptions{SHA256: fmt.Sprintf("%x", sha256.Sum256(data)), Args: []string{"--kubeconfig", deadCluster(t)}})
 	require.NoError(t, err)
 	defer func() { _ = client.Close() }()
 	t.Logf("connected after %v", time.Since(begin))
@@ -92,18 +92,18 @@ func TestLaunchErrors(t *testing.T) {
 		name   string
 		reason string
 		path   string
-		opts   []plugin.Option
+		opts   plugin.LaunchOptions
 		want   error
 		text   string
 	}{
-		{"checksum", "the file has changed", binary, []plugin.Option{plugin.WithSHA256(strings.Repeat("00", 32))}, plugin.ErrChecksum, "actual"},
-		{"no plugin", "the file is another program", noPlugin, []plugin.Option{plugin.WithArgs("hello")}, plugin.ErrNotPlugin, "hello"},
-		{"missing", "the path is a typo", binary + "-not", nil, fs.ErrNotExist, "-not"},
-		{"arguments", "an invalid flag is shown to the user who configured it", binary, []plugin.Option{plugin.WithArgs("--nonsense")}, plugin.ErrNotPlugin, "--nonsense"},
+		{"checksum", "the file has changed", binary, plugin.LaunchOptions{SHA256: strings.Repeat("00", 32)}, plugin.ErrChecksum, "actual"},
+		{"no plugin", "the file is another program", noPlugin, plugin.LaunchOptions{Args: []string{"hello"}}, plugin.ErrNotPlugin, "hello"},
+		{"missing", "the path is a typo", binary + "-not", plugin.LaunchOptions{}, fs.ErrNotExist, "-not"},
+		{"arguments", "an invalid flag is shown to the user who configured it", binary, plugin.LaunchOptions{Args: []string{"--nonsense"}}, plugin.ErrNotPlugin, "--nonsense"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			client, err := plugin.Launch(t.Context(), tt.path, tt.opts...)
+			client, err := plugin.Launch(t.Context(), tt.path, tt.opts)
 			if err == nil {
 				_ = client.Close()
 				t.Fatalf("%s: launched", tt.reason)

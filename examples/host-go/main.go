@@ -48,8 +48,9 @@ func run() error {
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
-	driver, err := plugin.Launch(ctx, *binary, plugin.WithSHA256(*checksum), plugin.WithLogger(slog.Default()),
-		plugin.WithArgs("--kubeconfig", *kubeconfig, "--namespace", *namespace, "--log-level", "warn"))
+	driver, err := plugin.Launch(ctx, *binary, plugin.LaunchOptions{
+		SHA256: *checksum, Logger: slog.Default(), Args: []string{"--kubeconfig", *kubeconfig, "--namespace", *namespace, "--log-level", "warn"},
+	})
 	if err != nil {
 		return err
 	}

@@ -253,7 +253,7 @@ func dialEventually(ctx context.Context, address string) (*plugin.Client, error)
 	ctx, cancel := context.WithTimeout(ctx, await.Patience)
 	defer cancel()
 	for {
-		client, err := plugin.Dial(ctx, address)
+		client, err := plugin.Dial(ctx, address, plugin.DialOptions{})
 		if err == nil || !plugin.Retryable(err) {
 			return client, err
 		}

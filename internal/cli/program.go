@@ -102,7 +102,7 @@ func servePlugin(ctx context.Context, o *connect.Options, args []string) error {
 	// A plugin has no endpoint for metrics.
 	options := append(server.Interceptors(logger, nil), server.LocalUser(o.Whoami())...) //nolint:contextcheck // A call has its own.
 	return connect.RunBeside(ctx, driver, func(ctx context.Context) error {
-		return plugin.Serve(ctx, driver, driver, plugin.WithServeLogger(logger), plugin.WithServerOptions(options...))
+		return plugin.Serve(ctx, driver, driver, plugin.ServeOptions{Logger: logger, GRPC: options})
 	})
 }
 

@@ -61,7 +61,7 @@ func newRigOf(t *testing.T, change func(*hosttest.Driver)) *rig {
 // dial makes the rig's host talk to its server.
 func dial(t *testing.T, r *rig) {
 	t.Helper()
-	client, err := plugin.Dial(t.Context(), r.server.Address)
+	client, err := plugin.Dial(t.Context(), r.server.Address, plugin.DialOptions{})
 	require.NoError(t, err, "dial the fake driver")
 	t.Cleanup(func() { _ = client.Close() })
 	r.host.Driver = client

@@ -125,7 +125,7 @@ func TestUnfinishedRequests(t *testing.T) {
 			assert.Equal(t, attacker.reviews, n, "%d reviews, want %d", n, attacker.reviews)
 			path := filepath.Join(t.TempDir(), "token")
 			require.NoError(t, os.WriteFile(path, []byte(token("ada", review.Audience, later)), 0o600))
-			client := dial(t, s.Addr(), plugin.WithCA(ca.File), plugin.WithTokenFile(path))
+			client := dial(t, s.Addr(), plugin.DialOptions{CA: ca.File, TokenFile: path})
 			_, err := client.CalculateBatchContext(t.Context(), &pb.CalculateBatchContextRequest{Workload: vllm()})
 			assert.NoError(t, err, "another caller")
 			reviews.Store(0)
@@ -212,7 +212,7 @@ func TestUnreadAnswers(t *testing.T) {
 	assert.LessOrEqual(t, held, int64(36<<20), "unread answers hold %d MiB", held>>20)
 	path := filepath.Join(t.TempDir(), "token")
 	require.NoError(t, os.WriteFile(path, []byte(token("ada", review.Audience, later)), 0o600))
-	client := dial(t, s.Addr(), plugin.WithCA(ca.File), plugin.WithTokenFile(path))
+	client := dial(t, s.Addr(), plugin.DialOptions{CA: ca.File, TokenFile: path})
 	_, err := client.ListRevisions(t.Context(), &pb.ListRevisionsRequest{Workload: vllm()})
 	assert.NoError(t, err, "another caller")
 	metrics := get(t, "http://"+s.MetricsAddr()+"/metrics").body

@@ -266,7 +266,7 @@ func TestUsersAreLimited(t *testing.T) {
 	as := func(user string) *plugin.Client {
 		path := filepath.Join(t.TempDir(), "token")
 		require.NoError(t, os.WriteFile(path, []byte(token(user, review.Audience, time.Now().Add(time.Hour))), 0o600))
-		return dial(t, s.Addr(), plugin.WithCA(ca.File), plugin.WithTokenFile(path)) // the first call
+		return dial(t, s.Addr(), plugin.DialOptions{CA: ca.File, TokenFile: path}) // the first call
 	}
 	look := func(c *plugin.Client) error {
 		_, err := c.CalculateBatchContext(t.Context(), &pb.CalculateBatchContextRequest{Workload: vllm()})
@@ -292,7 +292,7 @@ func TestRefusedCallsAreAudited(t *testing.T) {
 	})
 	path := filepath.Join(t.TempDir(), "token")
 	require.NoError(t, os.WriteFile(path, []byte(token("stranger", review.Audience, time.Now().Add(time.Hour))), 0o600))
-	client := dial(t, s.Addr(), plugin.WithCA(ca.File), plugin.WithTokenFile(path))
+	client := dial(t, s.Addr(), plugin.DialOptions{CA: ca.File, TokenFile: path})
 	const many = 50
 	began := time.Now()
 	for i := range many {

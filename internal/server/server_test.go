@@ -121,9 +121,9 @@ func socket(t *testing.T) string {
 	return filepath.Join(plugintest.ShortDir(t), "l.sock")
 }
 
-func dial(t *testing.T, address string, opts ...plugin.Option) *plugin.Client {
+func dial(t *testing.T, address string, credentials ...plugin.DialOptions) *plugin.Client {
 	t.Helper()
-	client, err := plugin.Dial(t.Context(), address, opts...)
+	client, err := plugin.Dial(t.Context(), address, append(credentials, plugin.DialOptions{})[0])
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = client.Close() })
 	return client
@@ -208,14 +208,14 @@ func TestMutualTLS(t *testing.T) {
 	_, port, err := net.SplitHostPort(s.Addr())
 	require.NoError(t, err)
 	address := "127.0.0.1:" + port
-	dial(t, address, plugin.WithTLS(client.Cert, client.Key, ca.File))
+	dial(t, address, plugin.DialOptions{Cert: client.Cert, Key: client.Key, CA: ca.File})
 
-	for name, opts := range map[string][]plugin.Option{
-		"plaintext":           nil,
-		"foreign certificate": {plugin.WithTLS(stranger.Cert, stranger.Key, ca.File)},
-		"no certificate":      {plugin.WithCA(ca.File)},
+	for name, opts := range map[string]plugin.DialOptions{
+		"plaintext":           {},
+		"foreign certificate": {Cert: stranger.Cert, Key: stranger.Key, CA: ca.File},
+		"no certificate":      {CA: ca.File},
 	} {
-		if c, err := plugin.Dial(t.Context(), address, opts...); err == nil {
+		if c, err := plugin.Dial(t.Context(), address, opts); err == nil {
 			_ = c.Close()
 			t.Errorf("%s: connected", name)
 		}
@@ -227,7 +227,7 @@ func TestMutualTLS(t *testing.T) {
 		require.NoError(t, os.Rename(from, to))
 	}
 	client = renewed.Files(t, "client")
-	dial(t, address, plugin.WithTLS(client.Cert, client.Key, ca.File))
+	dial(t, address, plugin.DialOptions{Cert: client.Cert, Key: client.Key, CA: ca.File})
 }
 
 func TestSocket(t *testing.T) {

@@ -103,7 +103,7 @@ func Serve(t testing.TB, driver pb.WorkloadDriverServer, router pb.TrafficRouter
 // Connect serves the driver and returns a client of it. Both end with the test. router may be nil.
 func Connect(t testing.TB, driver pb.WorkloadDriverServer, router pb.TrafficRouterServer) *plugin.Client {
 	t.Helper()
-	client, err := plugin.Dial(t.Context(), Serve(t, driver, router), plugin.WithConnectTimeout(connectTimeout))
+	client, err := plugin.Dial(t.Context(), Serve(t, driver, router), plugin.DialOptions{ConnectTimeout: connectTimeout})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -103,7 +103,7 @@ func (s *server) connect(ctx context.Context, begin time.Time, socket string) (e
 		time.Sleep(time.Millisecond)
 	}
 	s.serves, s.servingAt = time.Since(begin), time.Now()
-	s.Client, err = plugin.Dial(ctx, "unix://"+socket)
+	s.Client, err = plugin.Dial(ctx, "unix://"+socket, plugin.DialOptions{})
 	return err
 }
 

@@ -156,7 +156,7 @@ func (d *Driver) Begin() {
 	})
 	ctx, cancel := context.WithTimeout(d.t.Context(), await.Patience)
 	defer cancel()
-	d.Client, err = plugin.Dial(ctx, address, plugin.WithWaitForReady(), plugin.WithConnectTimeout(await.Patience))
+	d.Client, err = plugin.Dial(ctx, address, plugin.DialOptions{WaitForReady: true, ConnectTimeout: await.Patience})
 	require.NoError(d.t, err, "connect to the driver")
 }
 

@@ -116,24 +116,25 @@ func (s *tcpDriver) account(name string) rbacv1.Subject {
 }
 
 // as returns a client with credentials, without the call of Dial that reads the driver's info.
-func (s *tcpDriver) as(opts ...plugin.Option) (*plugin.Client, error) {
-	client, err := plugin.Dial(s.t.Context(), s.address, append(opts, plugin.WithConnectTimeout(await.Patience))...)
+func (s *tcpDriver) as(o plugin.DialOptions) (*plugin.Client, error) {
+	o.ConnectTimeout = await.Patience
+	client, err := plugin.Dial(s.t.Context(), s.address, o)
 	if err == nil {
 		s.t.Cleanup(func() { _ = client.Close() })
 	}
 	return client, err
 }
 
-func (s *tcpDriver) mustAs(opts ...plugin.Option) *plugin.Client {
+func (s *tcpDriver) mustAs(o plugin.DialOptions) *plugin.Client {
 	s.t.Helper()
-	client, err := s.as(opts...)
+	client, err := s.as(o)
 	require.NoError(s.t, err)
 	return client
 }
 
 func (s *tcpDriver) bearer(account string) *plugin.Client {
 	s.t.Helper()
-	return s.mustAs(plugin.WithCA(s.ca.File), plugin.WithTokenFile(s.token(account, "lockstep")))
+	return s.mustAs(plugin.DialOptions{CA: s.ca.File, TokenFile: s.token(account, "lockstep")})
 }
 
 // grpcurl runs examples/grpcurl as a service account.
@@ -153,7 +154,7 @@ func (s *tcpDriver) certified(user string, groups ...string) (*plugin.Client, er
 	require.NoError(s.t, err)
 	files, err := pair.Write(s.t.TempDir(), "client")
 	require.NoError(s.t, err)
-	return s.as(plugin.WithTLS(files.Cert, files.Key, s.ca.File))
+	return s.as(plugin.DialOptions{Cert: files.Cert, Key: files.Key, CA: s.ca.File})
 }
 
 // A caller over TCP is a bearer of a token or has a certificate, and may do what RBAC grants on releases.lockstep.dev in the
@@ -196,17 +197,17 @@ func TestAccess(t *testing.T) {
 	mustFail(t, look(stranger), pb.ErrorReason_ERROR_REASON_PERMISSION_DENIED, `"eve"`)
 
 	for name, try := range map[string]func() (*plugin.Client, error){
-		"no credentials":        func() (*plugin.Client, error) { return s.as(plugin.WithCA(s.ca.File)) },
+		"no credentials":        func() (*plugin.Client, error) { return s.as(plugin.DialOptions{CA: s.ca.File}) },
 		"a group of Kubernetes": func() (*plugin.Client, error) { return s.certified("eve", "system:masters") },
 		"a user of Kubernetes":  func() (*plugin.Client, error) { return s.certified("system:admin") },
 		"a token for the cluster": func() (*plugin.Client, error) {
-			return s.as(plugin.WithCA(s.ca.File), plugin.WithTokenFile(s.token("operator", "https://kubernetes.default.svc")))
+			return s.as(plugin.DialOptions{CA: s.ca.File, TokenFile: s.token("operator", "https://kubernetes.default.svc")})
 		},
 	} {
 		_, err := try()
 		assert.Equal(t, pb.ErrorReason_ERROR_REASON_UNAUTHENTICATED, plugin.Reason(err), "%s: %v, want UNAUTHENTICATED", name, err)
 	}
-	_, err = s.as(plugin.WithTokenFile(s.token("operator", "lockstep")))
+	_, err = s.as(plugin.DialOptions{TokenFile: s.token("operator", "lockstep")})
 	assert.Error(t, err, "a token was sent in plaintext")
 }
 

@@ -162,7 +162,7 @@ func (w *world) administrator() (connect func(context.Context) (*plugin.Client, 
 	path := filepath.Join(w.t.TempDir(), "token")
 	files.Write(w.t, path, []byte(w.tokenIn(metav1.NamespaceDefault, "administrator")))
 	return func(ctx context.Context) (*plugin.Client, error) {
-		return plugin.Dial(ctx, w.address, plugin.WithCA(w.ca.File), plugin.WithTokenFile(path))
+		return plugin.Dial(ctx, w.address, plugin.DialOptions{CA: w.ca.File, TokenFile: path})
 	}
 }
 

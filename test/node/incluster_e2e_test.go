@@ -205,8 +205,9 @@ subjects: [{kind: ServiceAccount, name: operator, namespace: %s}]
 	token, ca := filepath.Join(dir, "token"), filepath.Join(dir, "ca.crt")
 	require.NoError(t, errors.Join(os.WriteFile(token, []byte(operator.Status.Token), 0o600), os.WriteFile(ca, secret.Data["ca.crt"], 0o600)))
 	// The node learns the Service's address a moment after the driver is available.
-	client, err := plugin.Dial(t.Context(), svc.Spec.ClusterIP+":9443", plugin.WithWaitForReady(),
-		plugin.WithCA(ca), plugin.WithServerName("lockstep."+config.Namespace+".svc"), plugin.WithTokenFile(token))
+	client, err := plugin.Dial(t.Context(), svc.Spec.ClusterIP+":9443", plugin.DialOptions{
+		WaitForReady: true, CA: ca, ServerName: "lockstep." + config.Namespace + ".svc", TokenFile: token,
+	})
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = client.Close() })
 	return &driver.Driver{Client: client}

@@ -97,7 +97,7 @@ func fleet(t *testing.T) (client *plugin.Client, address string) {
 	fake.SetWorkload("default", "bert", 2, "old")
 	fake.SetWorkload("other", "cohere", 2, "old")
 	server := hosttest.Serve(t, fake)
-	client, err := plugin.Dial(t.Context(), server.Address)
+	client, err := plugin.Dial(t.Context(), server.Address, plugin.DialOptions{})
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = client.Close() })
 	for _, ref := range []*pb.WorkloadRef{ref("default", "aya"), ref("default", "bert"), ref("other", "cohere")} {

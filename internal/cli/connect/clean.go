@@ -17,9 +17,9 @@ import (
 	"github.com/lockstep-rollouts/lockstep/plugin"
 )
 
-// forUsers are the options of a client whose answers a user reads. What drivers answer has texts of pods, events and annotations, which
+// forUser returns the options of a client whose answers a user reads. What drivers answer has texts of pods, events and annotations, which
 // anyone may have written: control characters are removed here, before a command can print one.
-func forUsers() []plugin.Option {
+func forUser(o plugin.DialOptions) plugin.DialOptions {
 	unary := func(ctx context.Context, method string, request, reply any, conn *grpc.ClientConn, call grpc.UnaryInvoker, opts ...grpc.CallOption) error {
 		if err := call(ctx, method, request, reply, conn, opts...); err != nil {
 			return cleanError(err)
@@ -36,10 +36,9 @@ func forUsers() []plugin.Option {
 		}
 		return cleanStream{s}, nil
 	}
-	return []plugin.Option{
-		plugin.WithoutName(),
-		plugin.WithDialOptions(grpc.WithChainUnaryInterceptor(unary), grpc.WithChainStreamInterceptor(stream)),
-	}
+	o.WithoutName = true
+	o.GRPC = append(o.GRPC, grpc.WithChainUnaryInterceptor(unary), grpc.WithChainStreamInterceptor(stream))
+	return o
 }
 
 type cleanStream struct{ grpc.ClientStream }

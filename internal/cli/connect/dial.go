@@ -23,9 +23,8 @@ type Flags struct {
 	// Address is where the driver listens. Empty means one inside this process.
 	Address string
 
-	flag                   string
-	tlsCert, tlsKey, tlsCA string
-	serverName, tokenFile  string
+	flag    string
+	options plugin.DialOptions
 }
 
 // Add registers the flags of a command.
@@ -41,22 +40,23 @@ func (f *Flags) AddAsDriver(flags *pflag.FlagSet) {
 func (f *Flags) add(flags *pflag.FlagSet, name, usage string) {
 	f.flag = "--" + name
 	flags.StringVar(&f.Address, name, "", usage)
-	flags.StringVar(&f.tlsCert, "tls-cert", "", "PEM file with a client certificate for the driver; needs --tls-key and --tls-ca")
-	flags.StringVar(&f.tlsKey, "tls-key", "", "PEM file with the client certificate's key")
-	flags.StringVar(&f.tlsCA, "tls-ca", "", "PEM file with the CA of the driver's certificate")
-	flags.StringVar(&f.serverName, "tls-server-name", "", "name in the driver's certificate (default: the host of the address)")
-	flags.StringVar(&f.tokenFile, "token-file", "", "file with a bearer token for the audience lockstep, read again when it changes; needs --tls-ca")
+	flags.StringVar(&f.options.Cert, "tls-cert", "", "PEM file with a client certificate for the driver; needs --tls-key and --tls-ca")
+	flags.StringVar(&f.options.Key, "tls-key", "", "PEM file with the client certificate's key")
+	flags.StringVar(&f.options.CA, "tls-ca", "", "PEM file with the CA of the driver's certificate")
+	flags.StringVar(&f.options.ServerName, "tls-server-name", "", "name in the driver's certificate (default: the host of the address)")
+	flags.StringVar(&f.options.TokenFile, "token-file", "", "file with a bearer token for the audience lockstep, read again when it changes; needs --tls-ca")
 }
 
 // Check returns an error if the flags contradict each other or those of a driver inside this process.
 func (f *Flags) Check(o *Options) error {
-	given := f.tlsCert+f.tlsKey+f.tlsCA+f.serverName+f.tokenFile != ""
+	t := f.options
+	given := t.Cert+t.Key+t.CA+t.ServerName+t.TokenFile != ""
 	switch {
 	case given && f.Address == "":
 		return exit.Usagef("--tls-cert, --tls-key, --tls-ca, --tls-server-name and --token-file need %s", f.flag)
-	case given && f.tlsCA == "":
+	case given && f.options.CA == "":
 		return exit.Usagef("TLS with %s needs --tls-ca", f.flag)
-	case (f.tlsCert == "") != (f.tlsKey == ""):
+	case (f.options.Cert == "") != (f.options.Key == ""):
 		return exit.Usagef("a client certificate for %s needs both --tls-cert and --tls-key", f.flag)
 	}
 	// The flags would have no effect on a driver elsewhere, which a user could take for a limit that holds.
@@ -90,23 +90,13 @@ func dialCause(ctx context.Context, err error) error {
 // Connect connects a user to the driver at the address, or to one that it starts inside this process.
 func (f *Flags) Connect(ctx context.Context, o *Options) (*Link, error) {
 	if f.Address == "" {
-		return Inside(ctx, o, forUsers()...)
+		return Inside(ctx, o, forUser(plugin.DialOptions{}))
 	}
-	return f.dial(ctx, forUsers()...)
+	return f.dial(ctx, forUser(f.options))
 }
 
-func (f *Flags) dial(ctx context.Context, opts ...plugin.Option) (*Link, error) {
-	switch {
-	case f.tlsCert != "":
-		opts = append(opts, plugin.WithTLS(f.tlsCert, f.tlsKey, f.tlsCA))
-	case f.tlsCA != "":
-		opts = append(opts, plugin.WithCA(f.tlsCA))
-	}
-	if f.tokenFile != "" {
-		opts = append(opts, plugin.WithTokenFile(f.tokenFile))
-	}
-	opts = append(opts, plugin.WithServerName(f.serverName))
-	client, err := plugin.Dial(ctx, f.Address, opts...)
+func (f *Flags) dial(ctx context.Context, o plugin.DialOptions) (*Link, error) {
+	client, err := plugin.Dial(ctx, f.Address, o)
 	if errors.Is(err, plugin.ErrNeedsTLS) {
 		return nil, exit.Usagef("%s is beyond this machine, so it needs TLS: give --tls-ca, and --token-file or --tls-cert and --tls-key", f.Address)
 	}
@@ -120,11 +110,11 @@ func (f *Flags) dial(ctx context.Context, opts ...plugin.Option) (*Link, error) 
 // deployed after it: until the driver is reached, calls fail. o.Logger must be set.
 func (f *Flags) Reach(ctx context.Context, o *Options) (*Link, error) {
 	if f.Address == "" {
-		return Inside(ctx, o)
+		return Inside(ctx, o, plugin.DialOptions{})
 	}
 	client := plugin.NewPending(func(failed func(error)) *plugin.Client {
 		for ctx.Err() == nil {
-			link, err := f.dial(ctx)
+			link, err := f.dial(ctx, f.options)
 			if err == nil {
 				o.Logger.Info("driver reached", "address", f.Address, "name", link.Info().GetName(), "version", link.Info().GetVersion())
 				return link.Client

@@ -28,7 +28,7 @@ const stopTimeout = 2 * time.Second
 
 // Inside runs a driver behind a socket that only this user can access, so that a command behaves the same with and without
 // --address. The driver outlives ctx until Close, so that an interrupted command can still read the status.
-func Inside(ctx context.Context, o *Options, options ...plugin.Option) (*Link, error) {
+func Inside(ctx context.Context, o *Options, dial plugin.DialOptions) (*Link, error) {
 	// A path in a new directory is free, and short enough for a socket: its limit is about a hundred bytes.
 	dir, err := os.MkdirTemp("", "lockstep-")
 	if err != nil {
@@ -57,7 +57,8 @@ func Inside(ctx context.Context, o *Options, options ...plugin.Option) (*Link, e
 		return os.RemoveAll(dir)
 	}
 	// The server may not accept yet. Dial waits for it in place of failing.
-	client, err := plugin.Dial(command, "unix://"+filepath.Join(dir, "s"), append(options, plugin.WithWaitForReady())...)
+	dial.WaitForReady = true
+	client, err := plugin.Dial(command, "unix://"+filepath.Join(dir, "s"), dial)
 	if err != nil {
 		return nil, errors.Join(dialCause(command, err), closeAll())
 	}
