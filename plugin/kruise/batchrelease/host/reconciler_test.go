@@ -35,15 +35,16 @@ import (
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
-// failing is a driver whose Initialize fails as told.
+// failing is a driver whose Initialize fails as told, or each call.
 type failing struct {
 	host.Driver
 
-	err error
+	err   error
+	reads bool
 }
 
 func (f *failing) Call(ctx context.Context, request proto.Message) (*pb.BatchContext, error) {
-	if _, begins := request.(*pb.InitializeRequest); begins && f.err != nil {
+	if _, begins := request.(*pb.InitializeRequest); (begins || f.reads) && f.err != nil {
 		return nil, f.err
 	}
 	return f.Driver.Call(ctx, request)
@@ -180,6 +181,18 @@ func TestForeignKindsAreDeleted(t *testing.T) {
 		got := len(b.get().Finalizers)
 		assert.Equal(t, left, got, "written by %s: %d finalizers are left, want %d", manager, got, left)
 	}
+}
+
+// Of a workload that the driver does not show, such as one with a wrong name or of another tenant, nothing has to end.
+func TestUnreadableIsDeleted(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, nil, interceptor.Funcs{})
+	b.failing.err, b.failing.reads = drivererr.New(pb.ErrorReason_ERROR_REASON_INVALID_REQUEST, "workload.name"), true
+	b.once()
+	assert.Equal(t, "workload.name", b.get().Status.Message)
+	require.NoError(t, b.Client.Delete(t.Context(), b.get()))
+	b.once()
+	assert.Empty(t, b.get().Name, "it is kept")
 }
 
 func TestErrors(t *testing.T) {

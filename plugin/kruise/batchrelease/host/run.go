@@ -149,17 +149,9 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 
 // run makes decisions until none is due. It returns when to go on without an event, 0 if only events count.
 func (r *Reconciler) run(ctx context.Context, release *v1beta1.BatchRelease) (again time.Duration, err error) {
-	has, deleted := controllerutil.ContainsFinalizer(release, batchrelease.Finalizer), release.DeletionTimestamp != nil
-	if deleted && !has {
+	deleted := release.DeletionTimestamp != nil
+	if deleted && !controllerutil.ContainsFinalizer(release, batchrelease.Finalizer) {
 		return 0, nil
-	}
-	// Without the finalizer, a deletion in mid-release would leave a release that has no host.
-	if !has && !batchrelease.Over(release) {
-		if err := host.Patch(ctx, r.Client, release, fieldManager, func(r *v1beta1.BatchRelease) {
-			controllerutil.AddFinalizer(r, batchrelease.Finalizer)
-		}); err != nil {
-			return 0, err
-		}
 	}
 	for range maxDecisions {
 		c, quiet, err := r.look(ctx, release)
@@ -189,6 +181,14 @@ func (r *Reconciler) look(ctx context.Context, release *v1beta1.BatchRelease) (c
 	if !batchrelease.Over(release) { // then it is not needed
 		if c, err = host.Look(ctx, r.Driver, &pb.CalculateBatchContextRequest{Workload: batchrelease.Workload(release)}); err != nil {
 			return nil, false, err
+		}
+		// Without the finalizer, a deletion in mid-release would leave a release that has no host. A workload that can't be read has none.
+		if !controllerutil.ContainsFinalizer(release, batchrelease.Finalizer) {
+			if err := host.Patch(ctx, r.Client, release, fieldManager, func(r *v1beta1.BatchRelease) {
+				controllerutil.AddFinalizer(r, batchrelease.Finalizer)
+			}); err != nil {
+				return nil, false, err
+			}
 		}
 	}
 	status, call := batchrelease.Next(release, c, time.Now())
