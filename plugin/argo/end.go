@@ -66,7 +66,9 @@ func (t Target) endGoal(c *pb.BatchContext) converge.Goal {
 // watched can be told from one that never existed. A workload with something to release gets its owner with that release.
 func (t Target) registration(g converge.Goal, c *pb.BatchContext) converge.Goal {
 	id := ID{Rollout: t.Facts.short(), Number: t.Facts.Number, Hash: adopted, Revision: c.GetTemplateRevision(), Attempt: 1}
-	g.Kind, g.Release = converge.Hold, id.String()
+	if g.Kind, g.Release = converge.Hold, ""; c.GetOwner() != g.Owner {
+		g.Release = id.String()
+	}
 	g.Policy = &pb.ReleasePolicy{Style: pb.Style_STYLE_CANARY, Batches: []string{"100%"}}
 	g.Why = fmt.Sprintf("Rollout %s/%s releases it", t.Facts.Namespace, t.Facts.Name)
 	return g

@@ -50,7 +50,7 @@ type Goal struct {
 	// Owner is the owner of the host's releases. Required.
 	Owner string
 	// Release is the id of the release that the goal is about: an own release in flight with another id is replaced. With Hold it
-	// registers Owner at a workload whose groups run their template. Without it nothing begins.
+	// is registered at a workload whose groups run their template. Without it nothing begins.
 	Release string
 	// Policy is that of Release.
 	Policy *pb.ReleasePolicy
@@ -194,10 +194,10 @@ func awaitTemplate(g Goal) Move {
 	return Move{Outcome: Wait, Why: "waiting for the LeaderWorkerSet controller to record the template of " + g.Workload.GetName()}
 }
 
-// registerOwner begins a release of the template that the groups run, which moves nothing and names the owner.
+// registerOwner begins a release of the template that the groups run, which moves nothing, and names the owner and the release.
 func registerOwner(g Goal, c *pb.BatchContext) Move {
 	template := c.GetTemplateRevision()
-	if g.Release == "" || plugin.InFlight(c) || c.GetOwner() == g.Owner || template == "" || plugin.Waits(c) {
+	if g.Release == "" || plugin.InFlight(c) || template == "" || plugin.Waits(c) {
 		return Move{Outcome: Held, Why: g.Why}
 	}
 	return initializeCall(g, template, g.Why)

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/openkruise/rollouts/api/v1beta1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -266,7 +267,12 @@ func goalOf(v View) converge.Goal {
 		g.Release = c.GetReleaseId()
 	}
 	groups, gone := allowedGroups(v)
+	rolledBack := c.GetState() == pb.State_STATE_ROLLED_BACK && hasMoved(v)
 	switch {
+	case rolledBack && !plugin.Waits(c):
+		// The workload has its old template again. A release of nothing lets Kruise ask once more for the one that was rolled back.
+		g.Release, g.Policy, g.Why = releaseID(t, "", template), policyOf(t, &v1beta1.ReleasePlan{}), "the old template is restored"
+		return g
 	case isPaused(t), groups == 0, inFlight && !isOwnRelease(v), plugin.Ending(c),
 		!inFlight && (!plugin.Waits(c) || c.GetTotal() == 0), inFlight && !gone && c.GetPlanned() >= groups:
 		return g // nothing is requested, or nothing is left of it
@@ -291,9 +297,9 @@ func goalOf(v View) converge.Goal {
 			g.Why = fmt.Sprintf("the partition allows more updated groups than the %d that batch %d of the BatchRelease asks for", groups, batch.Status.CanaryStatus.CurrentBatch+1)
 			return g
 		}
-		switch moved := isOwnRelease(v) && c.GetUpdateRevision() == template && !strings.HasSuffix(c.GetReleaseId(), "-"+template); {
+		switch {
 		case inFlight:
-		case moved: // the template changed in mid-release, and then the release was rolled back, whatever Kruise asked for meanwhile
+		case rolledBack && c.GetUpdateRevision() == template: // whatever Kruise asked for meanwhile
 			g.Release = c.GetReleaseId()
 		default:
 			g.Release, g.Policy = releaseID(t, batch.UID, template), policyOf(t, &batch.Spec.ReleasePlan)
@@ -302,6 +308,11 @@ func goalOf(v View) converge.Goal {
 		g.Target = &pb.UpgradeBatchRequest{Target: &pb.UpgradeBatchRequest_Groups{Groups: target}}
 	}
 	return g
+}
+
+// hasMoved reports whether the last release is one of this target whose template changed in mid-release: its id has the one before.
+func hasMoved(v View) bool {
+	return isOwnRelease(v) && !strings.HasSuffix(v.Context.GetReleaseId(), "-"+v.Context.GetUpdateRevision())
 }
 
 // waitsFor returns what a template waits for that no Rollout is in progress with.

@@ -86,6 +86,13 @@ func TestContinuousRelease(t *testing.T) {
 	})
 	e.awaitPause(1)
 	e.MustHave("v1 v1 v1 v3")
+	// That v3 was rolled back with the release that began with v2 does not keep it from another one.
+	e.Edit("v1")
+	e.awaitDone()
+	e.MustRest("v1")
+	e.Edit("v3")
+	e.MustHave("v1 v1 v1 v3")
+	e.awaitPause(1) // afterwards: until Kruise sees the template, its status is the one before
 	e.approve()
 	e.awaitPause(2)
 	e.MustHave("v1 v1 v3 v3")
