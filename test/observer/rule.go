@@ -35,7 +35,7 @@ var (
 
 	kinds = []schema.GroupVersionResource{
 		lws.SchemeGroupVersion.WithResource("leaderworkersets"), disaggregated.GroupVersion.WithResource("disaggregatedsets"), corev1.SchemeGroupVersion.WithResource("pods"),
-		appsv1.SchemeGroupVersion.WithResource("controllerrevisions"), argoRollouts, batchReleases, targets,
+		appsv1.SchemeGroupVersion.WithResource("controllerrevisions"), appsv1.SchemeGroupVersion.WithResource("statefulsets"), argoRollouts, batchReleases, targets,
 	}
 	// hosts are the prefixes of owners whose releases follow from objects of a kind.
 	hosts = map[schema.GroupVersionResource]string{argoRollouts: "argo-rollouts/", targets: "kruise-rollouts/", batchReleases: "kruise-batchrelease/"}
@@ -52,8 +52,12 @@ type ledger struct {
 	hashes map[types.UID]map[string]string
 	// targets has the workload of each RolloutTarget, and revisions that of each ControllerRevision of leaders.
 	targets, revisions map[string]string
-	violations         []string
+	// children has the set and the revision of each child of a DisaggregatedSet.
+	children   map[string]child
+	violations []string
 }
+
+type child struct{ set, revision string }
 
 // workload is a LeaderWorkerSet with what its releases add, or a DisaggregatedSet with its children.
 type workload struct {
@@ -62,6 +66,8 @@ type workload struct {
 	// pods has the revision of each pod, and added that of each object that a release added.
 	pods  map[types.UID]string
 	added map[string]string
+	// creating has the revision of each StatefulSet of a child that may yet create pods: its controller has not seen the end of a release.
+	creating map[string]string
 	// asked has what first asked for a revision, and leaving the same by the name of each pod whose deletion began then: the controllers create
 	// its successor by what they saw before.
 	asked   map[string]string
@@ -91,7 +97,7 @@ type evidence struct {
 func judge(hosts []string, events []Event) []string {
 	l := &ledger{
 		hosts: hosts, workloads: map[string]*workload{}, evidence: map[string]*evidence{}, hashes: map[types.UID]map[string]string{},
-		targets: map[string]string{}, revisions: map[string]string{},
+		targets: map[string]string{}, revisions: map[string]string{}, children: map[string]child{},
 	}
 	for _, e := range events {
 		l.step(e)
@@ -105,7 +111,9 @@ func (l *ledger) step(e Event) {
 	case schema.GroupKind{Kind: "Pod"}:
 		l.pod(e)
 	case schema.GroupKind{Group: lws.GroupVersion.Group, Kind: "LeaderWorkerSet"}:
-		if set, _ := ofSet(e.Object); set == "" {
+		if set, revision := ofSet(e.Object); set != "" {
+			l.children[name] = child{set, revision}
+		} else {
 			l.set(name, e)
 		}
 	case schema.GroupKind{Group: disaggregated.GroupVersion.Group, Kind: plugin.KindDisaggregatedSet}:
@@ -115,6 +123,8 @@ func (l *ledger) step(e Event) {
 		if revision = cmp.Or(revision, e.Object.GetLabels()[lws.RevisionKey]); revision != "" {
 			l.revisions[name] = revision
 		}
+	case schema.GroupKind{Group: appsv1.GroupName, Kind: "StatefulSet"}:
+		l.statefulSet(e)
 	case schema.GroupKind{Group: targets.Group, Kind: "RolloutTarget"}:
 		l.targets[name] = plugin.NameOf(&pb.WorkloadRef{
 			Kind: text.Field(e.Object, "spec", "workloadRef", "kind"), Name: text.Field(e.Object, "spec", "workloadRef", "name"),
@@ -158,7 +168,25 @@ func (l *ledger) of(object string) *workload {
 }
 
 func newWorkload() *workload {
-	return &workload{held: map[string]bool{}, pods: map[types.UID]string{}, added: map[string]string{}, asked: map[string]string{}, leaving: map[string]map[string]string{}}
+	return &workload{
+		held: map[string]bool{}, pods: map[types.UID]string{}, added: map[string]string{}, creating: map[string]string{}, asked: map[string]string{},
+		leaving: map[string]map[string]string{},
+	}
+}
+
+// statefulSet notes whether a StatefulSet of a child may yet create pods: those of workers do until the garbage collector has deleted them.
+func (l *ledger) statefulSet(e Event) {
+	of, ok := l.children[e.Object.GetLabels()[lws.SetNameLabelKey]]
+	if !ok {
+		return
+	}
+	replicas, _, _ := unstructured.NestedInt64(e.Object.Object, "spec", "replicas")
+	exist, _, _ := unstructured.NestedInt64(e.Object.Object, "status", "replicas")
+	observed, _, _ := unstructured.NestedInt64(e.Object.Object, "status", "observedGeneration")
+	creating := l.of(of.set).creating
+	if creating[e.Object.GetName()] = of.revision; e.Deleted || replicas+exist == 0 && observed == e.Object.GetGeneration() {
+		delete(creating, e.Object.GetName())
+	}
 }
 
 func (l *ledger) pod(e Event) {
@@ -370,7 +398,7 @@ func (l *ledger) settle(w *workload) {
 		return // scaled to 0: what the groups ran last is what they run next
 	}
 	inUse := maps.Clone(asks)
-	for _, revision := range slices.Concat(slices.Collect(maps.Values(w.pods)), slices.Collect(maps.Values(w.added))) {
+	for _, revision := range slices.Concat(slices.Collect(maps.Values(w.pods)), slices.Collect(maps.Values(w.added)), slices.Collect(maps.Values(w.creating))) {
 		inUse[revision] = "in use"
 	}
 	if r := w.release; r != nil && r.Phase.Unfinished() {

@@ -169,6 +169,9 @@ func inRoles(t *testing.T, events []Event) []Event {
 		all[i].Object = o
 		switch o.GetKind() {
 		case "LeaderWorkerSet":
+			if o.GetName() != "m" {
+				break // a child
+			}
 			o.SetAPIVersion("disaggregatedset.x-k8s.io/v1")
 			o.SetKind("DisaggregatedSet")
 		case "Pod", "ControllerRevision":
@@ -330,4 +333,36 @@ func TestFill(t *testing.T) {
 		}
 	}
 	assert.Equal(t, map[string]uint64{"stays": 7, "goes": 12, "leaving": 9}, at)
+}
+
+// The StatefulSets of a child may create pods until their controller has seen that the release is over, and not later.
+func TestRuleAwaitsStatefulSets(t *testing.T) {
+	t.Parallel()
+	const child = `
+apiVersion: leaderworkerset.x-k8s.io/v1
+kind: LeaderWorkerSet
+metadata: {name: m-new-prefill, labels: {disaggregatedset.x-k8s.io/name: m, disaggregatedset.x-k8s.io/revision: new}}
+`
+	const leaders = `
+apiVersion: apps/v1
+kind: StatefulSet
+metadata: {name: m-new-prefill, generation: %d, labels: {leaderworkerset.sigs.k8s.io/name: m-new-prefill}}
+spec: {replicas: %d}
+status: {observedGeneration: %d, replicas: %d}
+`
+	for name, test := range map[string]struct {
+		generation, replicas, observed, exist int
+		deleted                               bool
+		violations                            int
+	}{
+		"it has replicas":        {1, 3, 1, 0, false, 0},
+		"it is yet to be scaled": {2, 0, 1, 0, false, 0},
+		"it has pods":            {2, 0, 2, 1, false, 0},
+		"it was scaled":          {2, 0, 2, 0, false, 1},
+		"it is deleted":          {1, 3, 1, 3, true, 1},
+	} {
+		s := held(t).add(false, child).add(false, leaders, 1, 3, 1, 0).set("", "r", "new", "Progressing").set("", "r", "new", "CleaningUp").
+			add(test.deleted, leaders, test.generation, test.replicas, test.observed, test.exist).pod("m", "new")
+		assert.Len(t, judge(nil, inRoles(t, s.events)), test.violations, name)
+	}
 }
