@@ -43,7 +43,7 @@ func TestDebugReplay(t *testing.T) {
 		says []string
 	}{
 		"same":      {[]string{write("same", same)}, exit.OK, []string{"1 decisions, all as recorded"}},
-		"other":     {[]string{write("other", same+other)}, exit.Error, []string{"decision 2, default/vllm at 2026-01-02T12:00:00Z", `decision.reason: recorded "Other", now "Held"`, "1 of 2 decisions differ"}},
+		"other":     {[]string{write("other", same+other)}, exit.Error, []string{"decision 2, default/vllm at 2026-01-02T12:00:00Z", `-    "reason": "Other"`, `+    "reason": "Held"`, "1 of 2 decisions differ"}},
 		"no file":   {nil, exit.Usage, []string{"one file"}},
 		"not there": {[]string{filepath.Join(dir, "x")}, exit.Error, []string{"no such file"}},
 		"empty":     {[]string{write("empty", "")}, exit.Usage, []string{"no decisions", "lockstep debug record"}},

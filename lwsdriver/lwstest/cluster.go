@@ -123,9 +123,9 @@ func ReplayDecisions(t testing.TB) func(plan.Observation, plan.Intent, plan.Deci
 	r := &replay.Recorder{To: &recording, Ended: func(err error) { t.Error(err) }}
 	t.Cleanup(func() {
 		err := replay.Read(&recording, func(line int, e replay.Entry) error {
-			differences, err := e.Replay()
-			for _, d := range differences {
-				t.Errorf("replayed decision %d differs: %s", line, d)
+			diff, err := e.Replay()
+			if diff != "" {
+				t.Errorf("replayed decision %d differs:\n%s", line, diff)
 			}
 			return err
 		})

@@ -6,110 +6,75 @@ package replay
 import (
 	"bufio"
 	"bytes"
-	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"maps"
-	"reflect"
 	"slices"
-	"strconv"
+
+	"github.com/pmezard/go-difflib/difflib"
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
 )
 
-// Difference is one field in which a replayed decision differs.
-type Difference struct {
-	// Field is the path in the entry, for example "decision.write.Replicas".
-	Field string `json:"field"`
-	// Recorded and Now are JSON. Empty means that the field is missing.
-	Recorded string `json:"recorded,omitempty"`
-	Now      string `json:"now,omitempty"`
-}
-
-func (d Difference) String() string {
-	return fmt.Sprintf("%s: recorded %s, now %s", d.Field, cmp.Or(d.Recorded, "nothing"), cmp.Or(d.Now, "nothing"))
-}
-
 // messageFields are the fields that are not compared: their words may change although the decision is the same.
-var messageFields = []string{"message", "Why", "refusal"}
+var messageFields = []string{"message", "Why"}
 
-// Replay decides again, and returns the differences from the recorded decision. Messages are not compared.
-func (e Entry) Replay() ([]Difference, error) {
+// Replay decides again, and returns how the decision differs from the recorded one, as a unified diff, "" if it does not.
+func (e Entry) Replay() (diff string, err error) {
 	d, refusal := plan.Decide(e.Observation, e.Intent)
 	again, err := newEntry(e.Observation, e.Intent, d, refusal)
 	if err != nil {
-		return nil, err
+		return "", err
 	}
-	recorded, err := toMap(e)
+	recorded, err := e.decisionText()
 	if err != nil {
-		return nil, err
+		return "", err
 	}
-	now, err := toMap(again)
-	if err != nil {
-		return nil, err
+	now, err := again.decisionText()
+	if err != nil || recorded == now {
+		return "", err
 	}
-	var out []Difference
-	collectDifferences(&out, "refused", recorded["refusal"] != nil, now["refusal"] != nil)
-	collectDifferences(&out, "decision", recorded["decision"], now["decision"])
-	return out, nil
+	return difflib.GetUnifiedDiffString(difflib.UnifiedDiff{ //nolint:wrapcheck // it never fails
+		FromFile: "recorded", ToFile: "now", A: difflib.SplitLines(recorded), B: difflib.SplitLines(now), Context: 1,
+	})
 }
 
-// toMap returns an entry as generic JSON.
-func toMap(e Entry) (map[string]any, error) {
-	raw, err := json.Marshal(e)
+// decisionText returns what is compared of an entry, as JSON.
+func (e Entry) decisionText() (string, error) {
+	raw, err := json.Marshal(e.Decision)
 	if err != nil {
-		return nil, fmt.Errorf("encode decision: %w", err)
+		return "", fmt.Errorf("encode decision: %w", err)
 	}
 	d := json.NewDecoder(bytes.NewReader(raw))
 	// float64 would round large integers, and hide a difference.
 	d.UseNumber()
-	out := map[string]any{}
-	if err := d.Decode(&out); err != nil {
-		return nil, fmt.Errorf("read back what was encoded: %w", err)
+	decision := map[string]any{}
+	if err := d.Decode(&decision); err != nil {
+		return "", fmt.Errorf("read back what was encoded: %w", err)
 	}
-	return out, nil
-}
-
-// collectDifferences collects the leaves in which two trees differ.
-func collectDifferences(into *[]Difference, field string, recorded, now any) {
-	if reflect.DeepEqual(recorded, now) {
-		return
-	}
-	was, isMap := recorded.(map[string]any)
-	is, areMaps := now.(map[string]any)
-	if isMap && areMaps {
-		keys := maps.Clone(was)
-		maps.Copy(keys, is)
-		for _, key := range slices.Sorted(maps.Keys(keys)) {
-			if !slices.Contains(messageFields, key) {
-				collectDifferences(into, field+"."+key, was[key], is[key])
-			}
-		}
-		return
-	}
-	wasList, isList := recorded.([]any)
-	list, areLists := now.([]any)
-	// In lists of another length the indices do not correspond, so the whole list is reported.
-	if isList && areLists && len(wasList) == len(list) {
-		for i := range list {
-			collectDifferences(into, field+"["+strconv.Itoa(i)+"]", wasList[i], list[i])
-		}
-		return
-	}
-	*into = append(*into, Difference{Field: field, Recorded: jsonText(recorded), Now: jsonText(now)})
-}
-
-func jsonText(value any) string {
-	if value == nil {
-		return ""
-	}
-	raw, err := json.Marshal(value)
+	dropMessages(decision)
+	text, err := json.MarshalIndent(map[string]any{"refused": e.Refusal != "", "decision": decision}, "", "  ")
 	if err != nil {
-		return fmt.Sprint(value)
+		return "", fmt.Errorf("encode decision: %w", err)
 	}
-	return string(raw)
+	return string(text) + "\n", nil
+}
+
+// dropMessages removes messages from generic JSON.
+func dropMessages(value any) {
+	switch v := value.(type) {
+	case map[string]any:
+		maps.DeleteFunc(v, func(key string, _ any) bool { return slices.Contains(messageFields, key) })
+		for _, field := range v {
+			dropMessages(field)
+		}
+	case []any:
+		for _, item := range v {
+			dropMessages(item)
+		}
+	}
 }
 
 // Read calls f for each entry of a recording, with the number of its line, until f returns an error. A line that ends in mid-entry is

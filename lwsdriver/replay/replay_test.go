@@ -45,10 +45,8 @@ func TestRecordings(t *testing.T) {
 			raw := unpacked(t, file)
 			var again bytes.Buffer
 			err := Read(bytes.NewReader(raw), func(line int, e Entry) error {
-				differences, err := e.Replay()
-				for _, d := range differences {
-					assert.True(t, *update, "decision %d: %s", line, d)
-				}
+				diff, err := e.Replay()
+				assert.True(t, *update || diff == "", "decision %d:\n%s", line, diff)
 				d, refusal := plan.Decide(e.Observation, e.Intent)
 				r := Recorder{To: &again}
 				r.Record(e.Observation, e.Intent, d, refusal)
@@ -123,16 +121,18 @@ func TestReplayReturnsDifferences(t *testing.T) {
 	edited = strings.Replace(edited, `"refusal":`, `"was":`, 1)
 	var got []string
 	err := Read(strings.NewReader(edited), func(_ int, e Entry) error {
-		differences, err := e.Replay()
-		for _, d := range differences {
-			got = append(got, d.String())
+		diff, err := e.Replay()
+		for line := range strings.Lines(diff) {
+			if line[0] != ' ' {
+				got = append(got, strings.TrimSpace(line))
+			}
 		}
 		return err
 	})
 	require.NoError(t, err)
 	want := []string{
-		`decision.reason: recorded "Held", now "NewRevisionWaits"`,
-		`refused: recorded false, now true`,
+		"--- recorded", "+++ now", "@@ -6,3 +6,3 @@", `-    "reason": "Held",`, `+    "reason": "NewRevisionWaits",`,
+		"--- recorded", "+++ now", "@@ -4,3 +4,3 @@", `-  "refused": false`, `+  "refused": true`,
 	}
 	assert.Empty(t, cmp.Diff(want, got), "differences (-want +got)")
 }
@@ -231,8 +231,8 @@ func TestRecordingsAreRedacted(t *testing.T) {
 	r = &Recorder{To: &recording}
 	write(t, r, o, nil)
 	assert.NoError(t, Read(&recording, func(_ int, e Entry) error {
-		differences, err := e.Replay()
-		assert.Empty(t, differences, "replayed")
+		diff, err := e.Replay()
+		assert.Empty(t, diff, "replayed")
 		return err
 	}))
 	assert.True(t, service.Annotations["example.com/key"] == "secret-2" && len(template.LeaderWorkerTemplate.WorkerTemplate.Spec.Containers) == 1,

@@ -31,10 +31,8 @@ func (d *Driver) replay() {
 	}
 	if err == nil {
 		err = replay.Read(bytes.NewReader(raw), func(line int, e replay.Entry) error {
-			differences, err := e.Replay()
-			for _, difference := range differences {
-				d.t.Errorf("decision %d differs when it is replayed: %s", line, difference)
-			}
+			diff, err := e.Replay()
+			assert.Empty(d.t, diff, "decision %d differs when it is replayed", line)
 			return err
 		})
 	}

@@ -109,20 +109,18 @@ func replayAll(out io.Writer, path string, recording io.Reader) error {
 	all, differ := 0, 0
 	err := replay.Read(recording, func(line int, e replay.Entry) error {
 		all++
-		differences, err := e.Replay()
+		diff, err := e.Replay()
 		if err != nil {
 			return fmt.Errorf("decision %d: %w", line, err)
 		}
-		if len(differences) == 0 {
+		if diff == "" {
 			return nil
 		}
 		differ++
 		at := e.Observation.Now.UTC().Format(time.RFC3339)
 		fmt.Fprintf(out, "decision %d, %s at %s\n", line, view.OneLine(e.Observation.Key.String()), at)
-		for _, d := range differences {
-			fmt.Fprintf(out, "  %s\n", view.Printable(fmt.Sprint(d)))
-		}
-		return nil
+		_, err = fmt.Fprint(out, view.Printable(diff))
+		return err
 	})
 	switch {
 	case err != nil:
