@@ -75,7 +75,11 @@ func Launch(ctx context.Context, path string, o LaunchOptions) (*Client, error) 
 	c, err := p.connect(ctx, path)
 	if err != nil {
 		p.kill()
-		return nil, fmt.Errorf("start plugin %s: %w%s", path, explainLaunch(ctx, err), p.stderr.note())
+		// go-plugin describes a process that ctx has ended like a program that is no plugin.
+		if ctx.Err() != nil {
+			err = context.Cause(ctx)
+		}
+		return nil, fmt.Errorf("start plugin %s: %w%s", path, err, p.stderr.note())
 	}
 	return c, nil
 }
@@ -146,7 +150,8 @@ func (p *process) exited() <-chan struct{} {
 func startDriver(plugin *goplugin.Client) (*grpc.ClientConn, error) {
 	protocol, err := plugin.Client()
 	if err != nil {
-		return nil, err //nolint:wrapcheck // explain reads go-plugin's texts from their beginning.
+		first, _, _ := strings.Cut(err.Error(), "\n") // the rest is advice to authors of plugins
+		return nil, fmt.Errorf("%w: %s", ErrNotPlugin, strings.TrimSpace(first))
 	}
 	dispensed, err := protocol.Dispense(Name)
 	if err != nil {
@@ -193,46 +198,11 @@ func (o *LaunchOptions) verifyChecksum(path string) error {
 	if err != nil || len(want) != sha256.Size {
 		return fmt.Errorf("expected SHA-256 %q is not %d hex digits", o.SHA256, hex.EncodedLen(sha256.Size))
 	}
-	file, err := os.Open(path)
-	if err != nil {
-		return err
+	same, err := (&goplugin.SecureConfig{Checksum: want, Hash: sha256.New()}).Check(path)
+	if err == nil && !same {
+		err = fmt.Errorf("%w: its SHA-256 is not %x", ErrChecksum, want)
 	}
-	defer func() { _ = file.Close() }()
-	hash := sha256.New()
-	if _, err := io.Copy(hash, file); err != nil {
-		return fmt.Errorf("read: %w", err)
-	}
-	if got := hash.Sum(nil); string(got) != string(want) {
-		return fmt.Errorf("%w: expected SHA-256 %x, actual %x", ErrChecksum, want, got)
-	}
-	return nil
-}
-
-// explainLaunch maps go-plugin's error texts to errors of this package: go-plugin has no error values for them.
-func explainLaunch(ctx context.Context, err error) error {
-	// go-plugin describes a process that ctx has ended like a program that is no plugin.
-	if ctx.Err() != nil {
-		return context.Cause(ctx)
-	}
-	text := err.Error()
-	line, found := strings.CutPrefix(text, "Unrecognized remote plugin message: ")
-	switch {
-	case found:
-		line, _, _ = strings.Cut(line, "\n")
-		if line = strings.TrimSpace(line); line == "" {
-			return fmt.Errorf("%w: it ended before its handshake", ErrNotPlugin)
-		}
-		return fmt.Errorf("%w: its first line is %.100q", ErrNotPlugin, line)
-	case strings.HasPrefix(text, "timeout while waiting for plugin to start"):
-		return fmt.Errorf("%w: no handshake in time", ErrNotPlugin)
-	case strings.HasPrefix(text, "plugin exited before we could connect"):
-		return fmt.Errorf("%w: it ended before its handshake", ErrNotPlugin)
-	case strings.HasPrefix(text, "incompatible"), strings.HasPrefix(text, "unsupported plugin protocol"),
-		strings.HasPrefix(text, "error parsing core protocol version"):
-		return fmt.Errorf("%w: %w", ErrNotPlugin, err)
-	default:
-		return err
-	}
+	return err //nolint:wrapcheck // it names the file
 }
 
 // tailSize is the most bytes of a plugin's stderr that an error quotes.

@@ -96,7 +96,7 @@ func TestLaunchErrors(t *testing.T) {
 		want   error
 		text   string
 	}{
-		{"checksum", "the file has changed", binary, plugin.LaunchOptions{SHA256: strings.Repeat("00", 32)}, plugin.ErrChecksum, "actual"},
+		{"checksum", "the file has changed", binary, plugin.LaunchOptions{SHA256: strings.Repeat("00", 32)}, plugin.ErrChecksum, "is not 0000"},
 		{"no plugin", "the file is another program", noPlugin, plugin.LaunchOptions{Args: []string{"hello"}}, plugin.ErrNotPlugin, "hello"},
 		{"missing", "the path is a typo", binary + "-not", plugin.LaunchOptions{}, fs.ErrNotExist, "-not"},
 		{"arguments", "an invalid flag is shown to the user who configured it", binary, plugin.LaunchOptions{Args: []string{"--nonsense"}}, plugin.ErrNotPlugin, "--nonsense"},
