@@ -68,6 +68,24 @@ func checkStable(s Setup, w World) error {
 	return nil
 }
 
+// CheckTemplate returns why a template that was edited since the release began can't be released: the stable Service or pool does not select
+// its leaders, or selects others, too. What is unknown is no reason.
+func (o *Observed) CheckTemplate() error {
+	if o.Unread != nil || o.Setup.Leader == nil {
+		return nil
+	}
+	for _, sel := range o.World.selectors() {
+		var err error
+		if sel.labels, _, err = sel.withoutIsolation(); err != nil {
+			return nil //nolint:nilerr // its next write reports it
+		}
+		if err := sel.check(o.Setup); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // check requires that the selector matches all stable leaders and no workers, and that of a Service no leaders of other roles.
 func (sel selector) check(s Setup) error {
 	field := strings.Join(sel.path, ".")

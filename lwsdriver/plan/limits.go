@@ -425,6 +425,12 @@ func limitRoll(o Observation, action Action) *Decision {
 	if o.Traffic == nil {
 		return nil
 	}
+	if err := o.Traffic.CheckTemplate(); err != nil && !o.rollsBack() {
+		return &Decision{
+			Reason: traffic.ReasonEndpointsNotFollowing, Wait: WaitTraffic, Remedy: "Have the Service or pool select the leaders of both templates",
+			Message: "LeaderWorkerSet may update groups once they can receive requests: " + drivererr.ProblemOf(err).Message,
+		}
+	}
 	f := o.Traffic.Facts()
 	if f.Weight == 100 {
 		return nil // the groups get no requests

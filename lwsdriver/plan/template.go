@@ -258,7 +258,14 @@ const CodeUnsafeTemplate = "UnsafeTemplateChange"
 
 // refuseTemplate fails a release whose template was changed to one that can't be released. The groups stay as they are.
 func refuseTemplate(o Observation) *Decision {
-	if text := templateProblem(o, o.inPlace()); text != "" {
+	text := templateProblem(o, o.inPlace())
+	if text == "" && o.Traffic != nil {
+		// Initialize has checked the template before. LeaderWorkerSet would replace every group by ones that get no requests.
+		if err := o.Traffic.CheckTemplate(); err != nil {
+			text = fmt.Sprintf("the template of %s can't be released any more: %s", o.objectName(), drivererr.ProblemOf(err).Message)
+		}
+	}
+	if text != "" {
 		return &Decision{State: pb.State_STATE_FAILED, Reason: ReasonTemplateRefused, Message: text}
 	}
 	return nil
