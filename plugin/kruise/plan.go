@@ -329,10 +329,10 @@ func waitsFor(v View) string {
 	}
 }
 
-// needsEvidence reports whether the next move depends on evidence.
+// needsEvidence reports whether the next move depends on evidence. A release of nothing, which has a policy, does not.
 func (v View) needsEvidence() bool {
 	g := goalOf(v)
-	return g.Kind == converge.Hold && g.Why != "" || v.templateDue()
+	return g.Kind == converge.Hold && g.Why != "" && g.Policy == nil || v.templateDue()
 }
 
 // templateDue reports whether the target is to show a template that waits.

@@ -163,6 +163,9 @@ func TestPlan(t *testing.T) {
 		m := planMove(v)
 		told := describe(m)
 		if m.action != actNone {
+			if _, begins := m.call.Request.(*pb.InitializeRequest); begins && !plugin.Waits(v.Context) {
+				assert.False(t, v.needsEvidence(), "%s: a refused field of the Rollout would keep a release of nothing from beginning", d.Pos)
+			}
 			return fmt.Sprintf("%s: %s\n", told, m.why)
 		}
 		for _, c := range m.status.Conditions {
