@@ -4,7 +4,6 @@
 package traffic
 
 import (
-	"encoding/json"
 	"fmt"
 	"reflect"
 	"strings"
@@ -77,11 +76,7 @@ func deleteOf(key Key, base metav1.Object, why string) *Write {
 
 // toJSON returns a typed object as the body of a generic client's request.
 func toJSON(o runtime.Object) (map[string]any, error) {
-	body := map[string]any{}
-	raw, err := json.Marshal(o)
-	if err == nil {
-		err = json.Unmarshal(raw, &body)
-	}
+	body, err := runtime.DefaultUnstructuredConverter.ToUnstructured(o)
 	if err != nil {
 		return nil, drivererr.New(pb.ErrorReason_ERROR_REASON_INTERNAL, "encode %T: %v", o, err)
 	}

@@ -8,7 +8,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"reflect"
 	"slices"
 	"strconv"
 	"strings"
@@ -219,25 +218,9 @@ func decodeAt(at place, raw json.RawMessage, into any) error {
 func typeError(at place, err error) error {
 	var wrong *json.UnmarshalTypeError
 	if errors.As(err, &wrong) {
-		return at.errorf(cmp.Or(wrong.Field, "config"), "want %s, got %s", typeName(wrong.Type), wrong.Value)
+		return at.errorf(cmp.Or(wrong.Field, "config"), "want %s, got %s", wrong.Type.Kind(), wrong.Value)
 	}
 	return fmt.Errorf("%s: %w", at, err)
-}
-
-// typeName describes the type of a field.
-func typeName(t reflect.Type) string {
-	switch t.Kind() { // The types of the fields above.
-	case reflect.String:
-		return "text"
-	case reflect.Int32:
-		return "a whole number"
-	case reflect.Bool:
-		return "true or false"
-	case reflect.Slice:
-		return "a list"
-	default:
-		return "an object"
-	}
 }
 
 // read validates a step's own fields.
