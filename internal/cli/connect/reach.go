@@ -12,6 +12,7 @@ import (
 
 	"google.golang.org/grpc/status"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
@@ -19,11 +20,10 @@ import (
 )
 
 const (
-	// reachDelay is how long a command is silent. By then a driver has filled its caches.
-	reachDelay = 1500 * time.Millisecond
-	// reachTimeout bounds one question to the API server, and reachPause separates two.
+	// reachTimeout bounds one question to the API server.
 	reachTimeout = 3 * time.Second
-	reachPause   = time.Second
+	// reachPause separates two, and is how long a command is silent: by then a driver has filled its caches.
+	reachPause = 1500 * time.Millisecond
 )
 
 // UnreachedError says that the API server gives no answer, not even an error.
@@ -69,29 +69,24 @@ func checkReachable(ctx context.Context, config *rest.Config) error {
 
 // awaitReady says what a command waits for if its driver is not ready soon. If the API server can't be reached for o.GiveUp, it calls fail.
 func (o *Options) awaitReady(ctx context.Context, config *rest.Config, driver server.Driver, fail context.CancelCauseFunc) {
-	for began, pause := time.Now(), reachDelay; ; pause = reachPause {
-		select {
-		case <-ctx.Done():
-			return
-		case <-time.After(pause):
-		}
+	began, said := time.Now(), false
+	_ = wait.PollUntilContextCancel(ctx, reachPause, false, func(ctx context.Context) (done bool, _ error) {
 		waits := driver.Ready()
 		if waits == nil {
-			return
+			return true, nil
 		}
-		if pause == reachDelay {
+		if !said {
+			said = true
 			fmt.Fprintf(o.Stderr, "waiting for the API server at %s: %s\n", config.Host, status.Convert(waits).Message())
 		}
 		if o.GiveUp == 0 {
-			return // its calls are retried
+			return true, nil // its calls are retried
 		}
 		err := checkReachable(ctx, config)
-		if err == nil {
-			return // it answers, and so will the driver
-		}
-		if time.Since(began) >= o.GiveUp {
+		over := time.Since(began) >= o.GiveUp
+		if err != nil && over {
 			fail(err)
-			return
 		}
-	}
+		return err == nil || over, nil // if it answers, so will the driver
+	})
 }
