@@ -237,6 +237,11 @@ func (s selector) ownIsolation(setup Setup) bool {
 	return setup.namesWorkload(s.isolatedFor())
 }
 
+// OwnIsolation reports whether the stable Service or pool is isolated for this workload, or its user has pinned it to the workload.
+func (o *Observed) OwnIsolation() bool {
+	return slices.ContainsFunc(o.World.selectors(), func(sel selector) bool { return sel.ownIsolation(o.Setup) })
+}
+
 // foreignIsolation reports whether the isolation is that of a release of another workload.
 func (s selector) foreignIsolation(setup Setup) bool {
 	label, _ := s.isolatedFor()

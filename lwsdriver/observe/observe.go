@@ -172,7 +172,9 @@ func (o *Observer) readRecord(s *Snapshot) error {
 		return drivererr.New(pb.ErrorReason_ERROR_REASON_RECORD_INVALID,
 			"an annotation of %s can't be trusted: %v. Remove it, and set the field in the spec again", Object(s.Key), err)
 	}
-	dropCopied(&rec, s.StableObject)
+	if dropCopied(&rec, s.StableObject) {
+		s.copied = &known.policy
+	}
 	if rec.Release != nil {
 		s.Policy = known.policy
 	}
@@ -180,11 +182,14 @@ func (o *Observer) readRecord(s *Snapshot) error {
 }
 
 // dropCopied drops the release of a record that was written on another object than w: its manifest was copied, or restored from a backup. The
-// copy is under hold, as in its spec, and keeps the user's own configuration. The release belongs to the original.
-func dropCopied(rec *record.Record, w *lws.LeaderWorkerSet) {
-	if rec.UID != "" && rec.UID != w.UID {
-		rec.Release, rec.Workload, rec.Predecessor = nil, "", ""
+// copy is under hold, as in its spec, and keeps the user's own configuration. The release belongs to the original. It reports whether there was one.
+func dropCopied(rec *record.Record, w *lws.LeaderWorkerSet) bool {
+	if rec.UID == "" || rec.UID == w.UID {
+		return false
 	}
+	dropped := rec.Release != nil
+	rec.Release, rec.Workload, rec.Predecessor = nil, "", ""
+	return dropped
 }
 
 // decode returns what a record's value says. It is decoded once, since every observation reads it.

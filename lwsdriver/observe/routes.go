@@ -35,6 +35,10 @@ func (o *Observer) readTraffic(s *Snapshot) error {
 	setup := setupOf(s)
 	setup.Shared = o.sharedRoutes(s.Key, setup.Policy.Routes)
 	s.Setup, s.Traffic = &setup, o.Router.Snapshot(setup)
+	if s.copied != nil && s.Policy.Traffic == s.copied.Traffic && !s.Traffic.OwnIsolation() {
+		s.Setup, s.Traffic = nil, nil // the objects are those of the original
+		return nil
+	}
 	o.readProbes(s)
 	return nil
 }
@@ -97,6 +101,9 @@ func (o *Observer) keepPolicy(s *Snapshot) {
 	case kept != nil && s.activeCanary() == "":
 		// An added workload carries a policy of its own. Without one the release was in place.
 		s.Policy.Traffic, s.Policy.Style = kept.policy, pb.Style_STYLE_PARTITION
+	case s.copied != nil && s.activeCanary() == "":
+		// The workload was recreated or restored from a backup, and so may what carries its requests.
+		s.Policy.Traffic, s.Policy.Style = s.copied.Traffic, s.copied.Style
 	}
 }
 
@@ -257,10 +264,10 @@ func carriersBy(policy *traffic.Policy, namespace string) (keys []string) {
 	return keys
 }
 
-// recordedTraffic returns the traffic policy in a workload's record, nil if it has none that can be read.
+// recordedTraffic returns the traffic policy in a workload's record, which may be a copy, nil if it has none that can be read.
 func recordedTraffic(w *lws.LeaderWorkerSet) *traffic.Policy {
-	rec := recordOf(w)
-	if rec == nil || rec.Release == nil {
+	rec, err := record.DecodeRecord(w.Annotations[record.RecordAnnotation])
+	if err != nil || rec.Release == nil {
 		return nil
 	}
 	message, err := rec.Release.KnownPolicy()

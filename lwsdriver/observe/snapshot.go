@@ -29,6 +29,8 @@ type Snapshot struct {
 	BoundsObject *BoundsObject
 	// Setup describes the release's traffic. Nil means it routes none.
 	Setup *traffic.Setup
+	// copied is the policy of a release that was dropped, since its record is a copy. Nil means that none was.
+	copied *record.Policy
 	// Recheck is when the observation may change although no object does. Zero means never.
 	Recheck time.Duration
 	// Distrusted describes an invalid annotation that is ignored. Empty means none.

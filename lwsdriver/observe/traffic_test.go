@@ -178,6 +178,31 @@ func TestPolicyInPlaceOutlivesRecord(t *testing.T) {
 	assert.Nil(t, s.Setup, "a driver that never saw it: %+v", s.Setup)
 }
 
+// The Service of a workload that was restored from a backup of a release in place selects a revision that no group has. Its record says what to
+// restore. Services of the workload that another one is a copy of are not touched.
+func TestServiceOfRestoredWorkload(t *testing.T) {
+	original := lwstest.RoutedInPlace(t, lwstest.Unchanged)
+	setup := lwstest.RoutedSetupInPlace(t, original)
+	rec := recordOf(original)
+	rec.UID = "original"
+	restored := lwstest.WithRecord(t, original, *rec)
+	copied := restored.DeepCopy()
+	copied.Name, copied.UID = "copy", "copy"
+	core, routes := lwstest.RoutedObjects(t, setup, 50, "vllm-1")
+	b := newFixtureOn(t, core, routes, restored, copied)
+	b.runSynced()
+	var write fmt.Stringer
+	b.eventually("a write", func() bool {
+		write = lwstest.Decide(t, b.look().Observation).Action
+		return write != nil
+	})
+	assert.Equal(t, "patch Service vllm: restore the selector", write.String())
+	assert.Contains(t, b.workloadsRoutedBy("default", traffic.KindService, "vllm"), lwstest.VLLM, "no change of the Service is seen")
+	s, err := b.Observe(KeyOf(copied))
+	require.NoError(t, err)
+	assert.Nil(t, s.Traffic, "a copy with another name has the Service of the original")
+}
+
 // The bounds of a DisaggregatedSet name what carries its requests, also without its record, or after the set.
 func TestCarriedByBounds(t *testing.T) {
 	b := newFixture(t)
