@@ -288,6 +288,22 @@ func TestControllerSawWhatAsked(t *testing.T) {
 	}
 }
 
+// Argo notes the generation of a spec that it has only paused or resumed, and leaves the index of the steps before an edit.
+func TestControllerPromotesNothingByTheIndex(t *testing.T) {
+	t.Parallel()
+	h := newFixture(t)
+	h.controller.init()
+	h.create("a", "{workload: w}", time.Now())
+	h.createReplicaSet("h2", "a-"+uid, "", time.Now())
+	ro := h.read("a")
+	config, err := readTyped(ro)
+	require.NoError(t, err)
+	ro.Status.CurrentPodHash, ro.Status.CurrentStepIndex = "h2", ptr.To[int32](3)
+	f, err := h.controller.facts(t.Context(), ro, config)
+	require.NoError(t, err)
+	assert.True(t, f.Current && !f.asked(), "%+v", f)
+}
+
 // A mistake elsewhere in the configuration does not let go of the workload.
 func TestControllerMistake(t *testing.T) {
 	t.Parallel()

@@ -150,6 +150,9 @@ func (c *Controller) Current(ctx context.Context, f Facts) (bool, error) {
 // facts returns the facts of a Rollout, as the Controller has watched it.
 func (c *Controller) facts(ctx context.Context, ro *v1alpha1.Rollout, config *Config) (Facts, error) {
 	f := ReadFacts(ro)
+	// After the last step Argo calls the router, which promotes. A status may have the index of the steps before an edit: Argo notes the
+	// generation before it starts over.
+	f.StepsDone = false
 	f.Rival = c.Rival(f, config.Workload)
 	if !f.Current || f.Hash == "" {
 		return f, nil

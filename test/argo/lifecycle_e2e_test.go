@@ -113,6 +113,26 @@ func TestStepsEditedInMidRelease(t *testing.T) {
 	e.awaitRest("v2")
 }
 
+// A Rollout that is resumed by the edit that shortens its steps: Argo notes the edit before it starts over, with the index of the steps before.
+//
+// Proves: Argo Rollouts: the other verbs in docs/argo-rollouts.md.
+func TestStepsShortenedWhilePaused(t *testing.T) {
+	t.Parallel()
+	e := newRelease(t, quarters, slow())
+	toPause(e)
+	e.argo("promote", name)
+	e.awaitStep(2)
+	e.patch(`{"spec": {"paused": true}}`)
+	e.await("the Rollout is paused by its spec", func(r *v1alpha1.Rollout) bool {
+		return index(r) >= 2 && r.Status.Phase == v1alpha1.RolloutPhasePaused && len(r.Status.PauseConditions) == 0
+	})
+	e.mustHave("v2", 0, 2)
+	e.patch(`{"spec": {"paused": false, "strategy": {"canary": {"steps": [{"plugin": {"name": "lockstep/lws", "config": {"upgrade": "25%"}}}, {"pause": {}}]}}}}`)
+	e.awaitPause(1)
+	e.mustHave("v1", groups, 0)
+	e.mustHave("v2", 0, 2)
+}
+
 // promote --full, in each state of the Rollout. Between steps Argo calls no step for it.
 //
 // Proves (test): Argo: abort, also while promoting; promote --full.
