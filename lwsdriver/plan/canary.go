@@ -131,7 +131,7 @@ func replaceCanary(o Observation, c Workload) Decision {
 // judgeBatch returns the state of a batch whose number of groups has been written. groups are the batch's.
 func judgeBatch(o Observation, s Progress, v traffic.View, groups iter.Seq2[Group, int]) Decision {
 	need := s.Planned - s.Threshold
-	d := Decision{Message: fmt.Sprintf("%d of %d groups ready%s%s", s.available, s.Planned, o.describeBatch(), describeUnready(groups))}
+	d := Decision{Message: fmt.Sprintf("%d of %d groups ready%s%s", s.available, s.Planned, o.describeBatch(), o.describeUnready(groups))}
 	if s.Planned == 0 && o.replacesUnits() && o.batchReplicas() > 0 {
 		if failed := o.failShift(); failed != nil {
 			return *failed // no unit is no batch

@@ -511,6 +511,9 @@ func runs() (all []config) {
 			c.pool = false
 			c.headers, c.replicas, c.unavailable, c.surge, c.parallel, c.admission = false, 3, "1", "0", true, false
 			all = append(all, c)
+			broken := c
+			broken.nodes, broken.threshold, broken.warmUp = true, true, routed
+			all = append(all, broken)
 			c.scaler, c.minReady, c.disown, c.admission = true, true, true, true
 			all = append(all, c)
 			if late := c; !routed {

@@ -236,16 +236,16 @@ func scaleDownStable(o Observation) Decision {
 	if o.Stable.Replicas > 0 && !o.secondSetCanServe(*c) {
 		return Decision{
 			Reason:  ReasonGroupsNotReady,
-			Message: fmt.Sprintf("the groups of %s stay until those of %s are ready again%s%s", o.Stable.Name, c.Name, o.describeBatch(), describeUnready(c.All())),
+			Message: fmt.Sprintf("the groups of %s stay until those of %s are ready again%s%s", o.Stable.Name, c.Name, o.describeBatch(), o.describeUnready(c.All())),
 		}
 	}
 	d := Decision{
-		Reason: ReasonScalingDown, Wait: WaitCleanup, Remedy: o.deletionRemedy(o.Stable.Groups),
+		Reason: ReasonScalingDown, Wait: WaitCleanup, Remedy: cmp.Or(o.deletionRemedy(o.Stable.Groups), o.lwsRemedy()),
 		Message: Counted(o.Stable.existingGroups(), "group of "+o.Stable.Name+" is", "groups of "+o.Stable.Name+" are") + " being deleted",
 	}
 	if o.hasRoles() {
 		left := slices.Concat(o.Stable.Groups, o.partnerGroups(o.stableSide()))
-		d.Remedy = o.deletionRemedy(left)
+		d.Remedy = cmp.Or(o.deletionRemedy(left), o.lwsRemedy())
 		d.Message = fmt.Sprintf("the groups of revision %s that are left are being deleted%s%s", r.StableRevision,
 			o.describeRoles((*pb.Role).GetStable, (*pb.Role).GetReplicas), describeTerminating(left))
 	}
@@ -254,7 +254,7 @@ func scaleDownStable(o Observation) Decision {
 		scalesDown = scalesDown || o.secondSetCanServe(*c) // a slice may have been added since
 		d.Reason, d.Wait, d.Remedy = ReasonGroupsNotReady, WaitProgress, ""
 		d.Message = fmt.Sprintf("the last groups of revision %s stay until those of %s are ready%s%s", r.StableRevision, r.UpdateRevision,
-			o.describeBatch(), describeUnready(c.All()))
+			o.describeBatch(), o.describeUnready(c.All()))
 	}
 	if scalesDown {
 		a := SetStable{Record: *o.Record, Rolling: hold(), Replicas: ptr.To(0), Why: "scale " + o.Stable.Name + " to 0 groups"}
@@ -310,10 +310,10 @@ func handOver(o Observation, s Progress, c Workload) Decision {
 		d.Reason, d.Message = ReasonGroupsNotReady, mixedMessage(c) // under the hold the groups would stay mixed
 	case c.existingGroups() < c.Replicas:
 		d.Reason = ReasonGroupsNotReady // under the hold a missing group may be recreated at its old revision
-		d.Message = fmt.Sprintf("%d of %d groups of %s exist%s", c.existingGroups(), c.Replicas, c.Name, describeUnready(c.All()))
+		d.Message = fmt.Sprintf("%d of %d groups of %s exist%s", c.existingGroups(), c.Replicas, c.Name, o.describeUnready(c.All()))
 	case o.replacesUnits() && s.available < c.Replicas-o.Policy.Threshold(c.Replicas):
 		d.Reason, d.Remedy = ReasonGroupsNotReady, "Repair them, or scale their role down"
-		d.Message = fmt.Sprintf("the last groups of %s take the place of old ones, and are not ready yet%s%s", c.Name, o.describeBatch(), describeUnready(c.All()))
+		d.Message = fmt.Sprintf("the last groups of %s take the place of old ones, and are not ready yet%s%s", c.Name, o.describeBatch(), o.describeUnready(c.All()))
 	case own.historyUnread:
 		d.Reason, d.Message = ReasonHistoryUnread, "the caches do not show the history of "+o.Stable.Name+" yet"
 	case len(own.history) > 0:

@@ -4,6 +4,7 @@
 package plan
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"time"
@@ -123,7 +124,7 @@ func awaitDeletion(o Observation, d Decision, w Workload) Decision {
 // and under the hold it would recreate a lost group at the old one.
 func awaitSurge(o Observation, d Decision) Decision {
 	surge := slices.DeleteFunc(slices.Clone(o.Stable.Groups), func(g Group) bool { return g.Index < o.Stable.Replicas })
-	d.Wait, d.Remedy = WaitCleanup, o.deletionRemedy(surge)
+	d.Wait, d.Remedy = WaitCleanup, cmp.Or(o.deletionRemedy(surge), o.lwsRemedy())
 	for _, g := range surge {
 		if !g.Ready { // one that recovered just now was lost before its deletion began
 			d.Since = later(d.Since, g.LostAt)
@@ -145,7 +146,7 @@ func later(a, b time.Time) time.Time {
 
 // describeTerminating names the groups of which pods are being deleted.
 func describeTerminating(groups []Group) string {
-	return describeUnready(onePerGroup(slices.DeleteFunc(slices.Clone(groups), func(g Group) bool { return g.Reason != reasonTerminating })))
+	return Observation{}.describeUnready(onePerGroup(slices.DeleteFunc(slices.Clone(groups), func(g Group) bool { return g.Reason != reasonTerminating })))
 }
 
 // reasonTerminating is the reason of a group whose pod is being deleted.

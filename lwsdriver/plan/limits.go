@@ -220,8 +220,8 @@ func limitShares(o Observation, action Action) *Decision {
 	}
 	return &Decision{
 		Reason: ReasonCapacityBelowShare, Wait: WaitTraffic,
-		Message: fmt.Sprintf("%s: all requests need %d groups, %d of the stable side can receive some and %d of the other one%s",
-			what, o.neededGroups(), f.StableEndpoints, f.CanaryEndpoints, force),
+		Message: fmt.Sprintf("%s: all requests need %d groups, %d of the stable side can receive some and %d of the other one%s%s",
+			what, o.neededGroups(), f.StableEndpoints, f.CanaryEndpoints, o.describeUnready(o.Stable.All()), force),
 		Remedy: fmt.Sprintf("Scale or repair %s", o.Stable.Name),
 	}
 }
@@ -376,7 +376,7 @@ func limitRemoval(o Observation, action Action) *Decision {
 	}
 	d := &Decision{
 		Reason:  ReasonCapacityBelowShare,
-		Message: fmt.Sprintf("the groups of %s serve, and stay until those of %s do%s", name, o.Stable.Name, describeUnready(o.Stable.All())),
+		Message: fmt.Sprintf("the groups of %s serve, and stay until those of %s do%s", name, o.Stable.Name, o.describeUnready(o.Stable.All())),
 	}
 	if o.rollsBack() {
 		d.Remedy = fmt.Sprintf("Scale or repair %s, or run %s to remove them all the same", o.Stable.Name, o.forcedAbort())

@@ -124,7 +124,7 @@ func roll(o Observation, s Progress, n nativeRoll) Decision {
 		return writeStable(SetStable{Record: next, Rolling: hold(), Why: n.done}, ReasonCleaningUp)
 	}
 	d := Decision{Reason: ReasonRolling}
-	d.Message = fmt.Sprintf("%d of %d groups %s%s", s.available, o.Stable.Replicas, n.participle, describeUnready(o.Stable.All()))
+	d.Message = fmt.Sprintf("%d of %d groups %s%s", s.available, o.Stable.Replicas, n.participle, o.describeUnready(o.Stable.All()))
 	if complete {
 		return awaitSurge(o, d)
 	}

@@ -102,6 +102,13 @@ func (s *Progress) measureGoal(o Observation) {
 			s.nextReady = earliest(s.nextReady, max(left, time.Millisecond))
 		}
 	}
+	if s.blocking == nil { // LWS counts groups outside the batch, and waits for those of its surge
+		for g := range w.All() {
+			if !g.Ready {
+				s.noteBlocking(g)
+			}
+		}
+	}
 	slices.SortFunc(s.lost, time.Time.Compare)
 }
 
@@ -135,11 +142,11 @@ func (s *Progress) noteBlocking(g Group) {
 func lostEarlier(a, b time.Time) bool { return !a.IsZero() && (b.IsZero() || a.Before(b)) }
 
 // diagnosis says what to do about the group that blocks a release. It names the group, and since when it blocks, unless the message does.
-// Empty means that no single group blocks the release.
+// If every group is ready, LWS has yet to replace some.
 func (s Progress) diagnosis(o Observation, message string) string {
 	g := s.blocking
 	if g == nil {
-		return ""
+		return ". " + o.lwsRemedy() + continuationText(o, "the groups are replaced")
 	}
 	do := o.remedyFor(*g)
 	if g.Revision == "" || g.Pod == "" { // no pod is to blame
@@ -181,6 +188,9 @@ func (o Observation) remedyFor(g Group) string {
 	case "NotReady", "ContainersNotReady", "ReadinessGatesNotReady":
 		return fmt.Sprintf("its readiness probe fails: see %s; if it only needs longer to load, set a longer progress deadline", o.kubectl("logs "+pod))
 	case ReasonPodMissing, ReasonLeaderMissing:
+		if o.creatorOf(g) == lwsController {
+			return o.lwsRemedy()
+		}
 		return "a quota or an admission webhook may refuse its pods: see the events of its StatefulSet"
 	case ReasonTwoRevisions:
 		if o.rollsBack() {
@@ -196,8 +206,22 @@ func (o Observation) remedyFor(g Group) string {
 	}
 }
 
-// describeUnready names the first group that is not ready, and how many more there are.
-func describeUnready(groups iter.Seq2[Group, int]) string {
+// creatorOf returns the controller that has yet to create a group, or the pods that it lacks.
+func (o Observation) creatorOf(g Group) string {
+	for _, w := range o.Workloads() {
+		unnamed := g.Leader == fmt.Sprintf("%s-%d", w.Name, g.Index) // of a DisaggregatedSet: no child has the group
+		if unnamed && (!w.Observed || o.hasRoles()) {
+			return lwsController
+		}
+	}
+	return "the StatefulSet controller"
+}
+
+// lwsController is the controller of LeaderWorkerSets and of DisaggregatedSets.
+const lwsController = "the LeaderWorkerSet controller"
+
+// describeUnready names the first group that is not ready, who has yet to create it, and how many more there are.
+func (o Observation) describeUnready(groups iter.Seq2[Group, int]) string {
 	var first Group
 	unready := 0
 	for g, n := range groups {
@@ -213,6 +237,12 @@ func describeUnready(groups iter.Seq2[Group, int]) string {
 		return ""
 	}
 	text := "; " + first.describe()
+	switch missing := first.Reason == ReasonPodMissing || first.Reason == ReasonLeaderMissing; {
+	case missing && first.Revision != "":
+		text += ": " + o.creatorOf(first) + " has yet to create the others"
+	case missing:
+		text += " by " + o.creatorOf(first)
+	}
 	if more := unready - 1; more > 0 {
 		text += fmt.Sprintf("; %d more not ready", more)
 	}

@@ -141,7 +141,7 @@ func awaitRestored(o Observation, s Progress) Decision {
 	}
 	d := Decision{
 		Reason:  ReasonRestarting,
-		Message: fmt.Sprintf("%d of %d groups are available again%s%s", s.available, o.Stable.Replicas, o.describeStable(), describeUnready(o.Stable.All())),
+		Message: fmt.Sprintf("%d of %d groups are available again%s%s", s.available, o.Stable.Replicas, o.describeStable(), o.describeUnready(o.Stable.All())),
 	}
 	d.Message += o.heldUpBy("keeps the rollback from its end", "end it without the group")
 	return awaitGroups(s, d, 0)
@@ -153,7 +153,7 @@ func restart(o Observation, s Progress, offRevision []Group, reason string) Deci
 	groups := Counted(len(offRevision), "group of "+o.Stable.Name+" is", "groups of "+o.Stable.Name+" are")
 	d := Decision{
 		Reason:  reason,
-		Message: fmt.Sprintf("%s to be restarted at revision %s%s", groups, o.Record.Release.StableRevision, describeUnready(o.Stable.All())),
+		Message: fmt.Sprintf("%s to be restarted at revision %s%s", groups, o.Record.Release.StableRevision, o.describeUnready(o.Stable.All())),
 	}
 	if g := o.nextRestart(offRevision); g != nil {
 		a := RestartGroup{Leader: g.Leader}

@@ -451,7 +451,7 @@ func shiftBack(o Observation, s Progress) *Decision {
 			Reason: ReasonRestarting,
 			Message: fmt.Sprintf("%s until more of revision %s are ready%s%s",
 				Counted(c.Replicas, "unit of revision "+c.Carries+" stays", "units of revision "+c.Carries+" stay"),
-				o.Record.Release.StableRevision, o.describeStable(), describeUnready(o.Stable.All())),
+				o.Record.Release.StableRevision, o.describeStable(), o.describeUnready(o.Stable.All())),
 		}, 0)
 	}
 	return &d

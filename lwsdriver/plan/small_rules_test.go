@@ -5,6 +5,7 @@ package plan
 
 import (
 	"fmt"
+	"maps"
 	"math/bits"
 	"slices"
 	"strings"
@@ -385,6 +386,10 @@ func (w *world) untrue(s *state, d Decision) string {
 	if _, holds := d.Action.(SetStable); !holds && w.unheld(s) {
 		return fmt.Sprintf("rule 11: the hold stays overwritten in phase %s, %s: %s", r.Phase, d.Reason, d.Message)
 	}
+	const missing = "has not been created yet"
+	if strings.Count(d.Message, missing) != strings.Count(d.Message, missing+" by the ") {
+		return "rule 8: who is to create a group in " + d.Message
+	}
 	off := func(revision string) bool {
 		return slices.ContainsFunc(s.own.groups[:s.own.replicas], func(m member) bool {
 			return m.revision != 0 && m.revision != revisionOf(revision) && (m.fault != terminating || !w.forced(s))
@@ -627,6 +632,8 @@ func (w *world) unsettled(s *state, d Decision) string {
 		return fmt.Sprintf("rule 8: it waits for ever in %s, %s: %s", d.State, d.Reason, d.Message)
 	case d.State == pb.State_STATE_FAILED && !w.harmed(s) && !forUser(d.Reason):
 		return fmt.Sprintf("it fails with %s, and nothing is wrong: %s", d.Reason, d.Message)
+	case d.State == pb.State_STATE_FAILED && !forUser(d.Reason) && w.unexplained(s, d) != "":
+		return fmt.Sprintf("rule 8: it fails with %s and does not name %s: %s", d.Reason, w.unexplained(s, d), d.Message)
 	case w.abandons(s, d):
 		return fmt.Sprintf("rule 11: groups stay at a revision that is no longer released in %s, %s: %s", d.State, d.Reason, d.Message)
 	case w.unheld(s) && s.refuses == 0 && !s.lwsDown:
@@ -723,6 +730,32 @@ func (w *world) unreturned(s *state) bool {
 	written, _ := w.share(s)
 	stable := bits.OnesCount64(w.endpoints(s, s.selectors, false))
 	return written > 0 && stable > 0 && int(s.own.replicas)-stable <= w.allowed(s)
+}
+
+// unexplained returns what the message of a failure lacks: what is broken, or what to do, or "".
+func (w *world) unexplained(s *state, d Decision) string {
+	culprits := map[string]bool{
+		"LeaderWorkerSet controller": s.lwsDown, "gateway": s.gatewayDown, "endpoint picker": s.pickerDown, "webhook": s.refuses != 0,
+	}
+	for at, set := range []*lwset{&s.own, &s.added} {
+		for i, m := range set.groups {
+			leader := leaderNames[[...]string{"vllm", addedName(s.added.carries)}[at]]
+			if m.revision != 0 && (m.broken == m.revision || m.fault >= nodeLost || s.silent) {
+				culprits[leader[i]] = true
+			}
+		}
+	}
+	named := false
+	for name, broken := range culprits {
+		named = named || broken && strings.Contains(d.Message, name)
+	}
+	switch {
+	case !named && slices.Contains(slices.Collect(maps.Values(culprits)), true):
+		return "a culprit"
+	case !strings.Contains(d.Message, "The release continues by itself once "), strings.Contains(d.Message, "See the driver's log"):
+		return "a remedy"
+	}
+	return ""
 }
 
 // forUser reports whether only a person can end a failure, although nothing is broken.

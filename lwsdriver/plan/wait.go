@@ -258,7 +258,7 @@ func failExpired(o Observation, d Decision, since time.Time) Decision {
 	default:
 		d.Reason = ReasonDeadline
 		d.Message = "no progress " + lasted
-		if d.Since.IsZero() {
+		if d.Since.IsZero() && (d.Remedy != "" || d.Progress.blocking == nil) {
 			d.Message += ". " + d.remedyOr("See the driver's log and "+o.kubectlDescribe()) + continuationText(o, "that is repaired")
 		} else {
 			d.Message += d.Progress.diagnosis(o, d.Message)
@@ -292,6 +292,8 @@ func trafficRemedy(reason string) string {
 		return "check that the gateway's controller runs and serves each parentRef"
 	case traffic.ReasonIsolationNotInForce, traffic.ReasonEndpointsNotFollowing:
 		return "check that the endpointslice controller runs"
+	case traffic.ReasonNoPicker:
+		return "check that the endpoint picker of the canary's pool runs"
 	case traffic.ReasonNoStableEndpoints, traffic.ReasonNoCanaryEndpoints:
 		return "check why the Service has no ready leader"
 	default:
@@ -301,12 +303,16 @@ func trafficRemedy(reason string) string {
 
 // awaitLWS returns a decision that waits for the LeaderWorkerSet controller.
 func (o Observation) awaitLWS(reason, message string, args ...any) *Decision {
-	d := &Decision{Reason: reason, Message: fmt.Sprintf(message, args...), Remedy: fmt.Sprintf("Check that the LeaderWorkerSet controller runs "+
-		"(kubectl -n lws-system get pods), and whether its log and %s show an error", o.kubectlDescribe())}
+	d := &Decision{Reason: reason, Message: fmt.Sprintf(message, args...), Remedy: o.lwsRemedy()}
 	if !o.hasRoles() {
 		d.Remedy += ": it never observes a change of volumeClaimTemplates, for example"
 	}
 	return d
+}
+
+// lwsRemedy returns what to do while LWS does not act.
+func (o Observation) lwsRemedy() string {
+	return "Check that the LeaderWorkerSet controller runs (kubectl -n lws-system get pods), and whether its log and " + o.kubectlDescribe() + " show an error"
 }
 
 // awaitGroups makes d wait for the groups of the release's goal. More than the tolerated number must be missing for the deadline to count from
