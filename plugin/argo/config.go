@@ -11,7 +11,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/argoproj/argo-rollouts/pkg/apis/rollouts/v1alpha1"
 	kjson "sigs.k8s.io/json"
@@ -25,13 +24,6 @@ import (
 // PluginName is what both plugins are called in Rollouts and in Argo's ConfigMap.
 const PluginName = "lockstep/lws"
 
-// DefaultWait is how long a step waits inside one call of the controller. Two calls are at least 15 s apart, so a longer
-// wait sees groups become ready earlier, but it occupies a worker of the controller.
-const DefaultWait = 20 * time.Second
-
-// maxWait bounds how long a step occupies a worker of the controller.
-const maxWait = 2 * time.Minute
-
 // Config is a Rollout's configuration of its release.
 type Config struct {
 	// Workload is the name of the workload in the Rollout's namespace, as plugin.NameFor returns it.
@@ -42,8 +34,6 @@ type Config struct {
 	WaitOnFailure bool
 	// Unfit is why no release may begin, or nil if one may.
 	Unfit error
-	// Wait is how long a step waits inside one call.
-	Wait time.Duration
 	// Steps are those of this plugin, by their index in the Rollout.
 	Steps map[int]Step
 	// Ignored names the fields of Argo's own that have no effect, and why.

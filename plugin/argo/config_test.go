@@ -56,7 +56,6 @@ trafficRouting:
       blueGreen: {promotion: Adopt, scaleDownDelay: 5m, force: true}
       roleOrder: [prefill, decode]
       onFailure: Wait
-      wait: 0s
 steps:
 - plugin: {name: lockstep/lws, config: {upgrade: 1}}
 - pause: {}
@@ -123,7 +122,7 @@ func TestReadConfigs(t *testing.T) {
 				case c.Ignored != "":
 					fmt.Fprintf(&told, "no effect: %s\n", c.Ignored)
 				default:
-					fmt.Fprintf(&told, "%s in batches %v, a step waits %s\n", c.Workload, c.Policy.GetBatches(), c.Wait)
+					fmt.Fprintf(&told, "%s in batches %v\n", c.Workload, c.Policy.GetBatches())
 				}
 			}
 			return told.String()

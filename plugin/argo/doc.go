@@ -38,7 +38,6 @@
 //	            blueGreen: {promotion: InPlace, scaleDownDelay: 0s, force: false} # only with style BlueGreen
 //	            roleOrder: [decode]           # roles of a DisaggregatedSet that a promotion removes last
 //	            onFailure: Abort              # Abort: a release that fails aborts the Rollout; Wait: it waits for a user
-//	            wait: 20s                     # how long a step waits inside one call of the controller
 //	      steps:
 //	      - plugin: {name: lockstep/lws, config: {upgrade: 25%, weight: 25}}
 //	      - pause: {}

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"time"
 
 	kjson "sigs.k8s.io/json"
 
@@ -20,7 +19,6 @@ import (
 type ownFields struct {
 	Workload  json.RawMessage `json:"workload"`
 	OnFailure string          `json:"onFailure"`
-	Wait      string          `json:"wait"`
 }
 
 // take fills c from the fields under trafficRouting.plugins.
@@ -29,24 +27,18 @@ func (c *Config) take(raw json.RawMessage, upgrades []string) error {
 	if err := decodeAt(routingPlace, raw, &rest); err != nil {
 		return err
 	}
-	names := []string{"workload", "onFailure", "wait"}
+	names := []string{"workload", "onFailure"}
 	maps.DeleteFunc(rest, func(field string, _ json.RawMessage) bool { return slices.Contains(names, field) })
-	said := ownFields{OnFailure: "Abort", Wait: DefaultWait.String()}
+	said := ownFields{OnFailure: "Abort"}
 	if len(raw) > 0 {
 		if err := kjson.UnmarshalCaseSensitivePreserveInts(raw, &said); err != nil {
 			return typeError(routingPlace, err)
 		}
 	}
-	var err error
-	c.WaitOnFailure = said.OnFailure == "Wait"
-	c.Wait, err = time.ParseDuration(said.Wait)
-	switch {
-	case !c.WaitOnFailure && said.OnFailure != "Abort":
+	if c.WaitOnFailure = said.OnFailure == "Wait"; !c.WaitOnFailure && said.OnFailure != "Abort" {
 		return routingPlace.errorf("onFailure", "%q: want Abort or Wait", said.OnFailure)
-	case err != nil, c.Wait < 0, c.Wait > maxWait:
-		return routingPlace.errorf("wait", "%q: want a time such as 20s, at most %s, because a step that waits occupies a worker of the controller",
-			said.Wait, maxWait)
 	}
+	var err error
 	if c.Policy, err = readPolicy(rest, upgrades); err != nil {
 		return fmt.Errorf("%s: %w", routingPlace, err)
 	}

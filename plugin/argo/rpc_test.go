@@ -53,7 +53,7 @@ func newRPCFixture(t *testing.T) *rpcFixture {
 
 // rollout is one in the middle of its second template, at the given step.
 func (b *rpcFixture) rollout(index int32, steps ...string) *v1alpha1.Rollout {
-	canary := "{trafficRouting: {plugins: {lockstep/lws: {workload: w, style: Partition, wait: 2s}}}, steps: ["
+	canary := "{trafficRouting: {plugins: {lockstep/lws: {workload: w, style: Partition}}}, steps: ["
 	for _, s := range steps {
 		canary += "{plugin: {name: lockstep/lws, config: {" + s + "}}},"
 	}

@@ -19,6 +19,9 @@ import (
 )
 
 const (
+	// stepWait is how long a step waits inside one call of the controller. Two calls are at least 15 s apart, so a longer
+	// wait sees groups become ready earlier, but it occupies a worker of the controller.
+	stepWait = 20 * time.Second
 	// requeue is when a step that continues is called again. Argo replaces anything up to 10 s by half a minute, and adds 5 s
 	// to all.
 	requeue = 10*time.Second + time.Millisecond
@@ -50,7 +53,7 @@ func (p *Plugin) Run(ro *v1alpha1.Rollout, _ *types.RpcStepContext) (types.RpcSt
 	select {
 	case p.Waits <- struct{}{}:
 		defer func() { <-p.Waits }()
-		wait = config.Wait
+		wait = stepWait
 	default:
 	}
 	target := NewTarget(p.Driver, f, config)
