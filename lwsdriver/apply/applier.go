@@ -112,7 +112,7 @@ func (a *Applier) setStable(ctx context.Context, s *observe.Snapshot, t plan.Set
 	t.Record.UID = s.StableObject.UID
 	// LWS truncates its ControllerRevisions once all groups are updated, and a rollback needs the template.
 	if t.SaveTemplate {
-		if err := a.saveTemplate(s, &t.Record); err != nil {
+		if err := a.saveTemplate(ctx, s, &t.Record); err != nil {
 			return false, err
 		}
 	}

@@ -17,6 +17,8 @@ import (
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/observe"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
+	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
+	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
 // restartGroup deletes a leader pod, and with it its workers, on condition that the pod has not changed: a late request must not
@@ -82,11 +84,14 @@ func (a *Applier) deletePod(ctx context.Context, pod *observe.Pod, version *stri
 	return true, nil
 }
 
-// saveTemplate copies the stable revision's template into the record.
-func (a *Applier) saveTemplate(s *observe.Snapshot, rec *record.Record) error {
+// saveTemplate copies the stable revision's template into the record: from LWS, or from the history if LWS has deleted it.
+func (a *Applier) saveTemplate(ctx context.Context, s *observe.Snapshot, rec *record.Record) error {
 	// The observation shares the release, and must not change if the write fails.
 	r := *rec.Release
 	template, err := a.Template(s, r.StableRevision)
+	if drivererr.Reason(err) == pb.ErrorReason_ERROR_REASON_REFERENCE_NOT_FOUND {
+		template, err = a.recordedTemplate(ctx, s, r.StableRevision)
+	}
 	if err != nil {
 		return fmt.Errorf("the last group that runs revision %s can't be replaced without losing the template to roll back to: promote "+
 			"the release, or roll it back: %w", r.StableRevision, err)

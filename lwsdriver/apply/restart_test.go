@@ -220,11 +220,18 @@ func TestStableTemplateSavedAndRestored(t *testing.T) {
 	_, err := b.Apply(t.Context(), s, save)
 	lwstest.ErrorContains(t, observe.ContractError(err), "ControllerRevision", "old", "roll back to") // it would be saved nowhere
 	assert.Empty(t, b.Writes(), "writes")
-	require.NoError(t, b.Core.Tracker().Add(lwstest.Revision(t, old, "old")))
 	b.run()
-	b.eventually("the revision is seen", func() bool { _, err := b.observer.Caches.Template(stable, "old"); return err == nil })
+	// LeaderWorkerSet has deleted its own revision, and the history has the template.
+	kept := lwstest.HistoryRevision(t, plan.Entry{Revision: "old", Number: 1, At: lwstest.Noon}, "example.com/model:old")
+	require.NoError(t, b.Core.Tracker().Add(kept))
+	b.eventually("the history is seen", func() bool { return b.observer.History.Find(s, "old") != nil })
 	rec := *s.Record
-	require.NoError(t, b.saveTemplate(s, &rec))
+	require.NoError(t, b.saveTemplate(t.Context(), s, &rec))
+	assert.True(t, observe.SameTemplate(record.TemplateOf(old), *rec.Release.StableTemplate), "from the history")
+	require.NoError(t, b.Core.Tracker().Add(lwstest.Revision(t, old, "old")))
+	b.eventually("the revision is seen", func() bool { _, err := b.observer.Caches.Template(stable, "old"); return err == nil })
+	rec = *s.Record
+	require.NoError(t, b.saveTemplate(t.Context(), s, &rec))
 	assert.Nil(t, s.Record.Release.StableTemplate, "what was observed has changed")
 	p := newPatch(stable, record.RecordAnnotation)
 	p.setTemplate(*rec.Release.StableTemplate)

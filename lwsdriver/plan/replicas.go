@@ -126,11 +126,11 @@ func (o Observation) lostStable() bool {
 	return n > released && len(o.groupsOffRevision()) == n
 }
 
-// canSaveTemplate reports whether the record lacks the stable template, and LWS has it. The record of a
+// canSaveTemplate reports whether the record lacks the stable template, and LWS or the history has it. The record of a
 // DisaggregatedSet has none.
 func (o Observation) canSaveTemplate() bool {
 	r := o.release()
-	return r.StableTemplate == nil && !o.hasRoles() && slices.Contains(o.Stable.Recorded, r.StableRevision)
+	return r.StableTemplate == nil && !o.hasRoles() && (slices.Contains(o.Stable.Recorded, r.StableRevision) || o.hasTemplate(r.StableRevision))
 }
 
 // advanceUnreleased is for a release that has lost its stable revision. In place no group is updated

@@ -80,6 +80,7 @@ func restartOffRevision(o Observation, s Progress) Decision {
 	surge := func(g Group) bool { return g.Revision != "" && g.Index >= o.Stable.Replicas }
 	notUpdated := func(g Group) bool { return g.atRevision(r.StableRevision) || surge(g) }
 	inVain := o.restartsInVain(offRevision)
+	noneHelps := inVain || !slices.ContainsFunc(o.Stable.Groups, notUpdated)
 	why := "every group had been updated"
 	if inVain {
 		why = "restarts do not help"
@@ -88,7 +89,9 @@ func restartOffRevision(o Observation, s Progress) Decision {
 	case len(offRevision) == 0 && (o.Stable.Replicas > 0 || !canRestore):
 		return awaitRestored(o, s)
 	// The StatefulSet has completed the update revision, and recreates every group at it.
-	case canRestore && (inVain || !slices.ContainsFunc(o.Stable.Groups, notUpdated)):
+	case noneHelps && r.UpdateRevision != "" && o.Stable.Revision == r.UpdateRevision && o.canSaveTemplate():
+		return beginRestarts(o) // with the template, which is restored then
+	case canRestore && noneHelps:
 		next := withRelease(o, func(*record.Release) {})
 		d := beginRollBack(o, next, "restore the stable template, since "+why+", and roll back natively")
 		a, _ := d.Action.(SetStable)
