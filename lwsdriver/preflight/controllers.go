@@ -53,19 +53,17 @@ var liveRules = []Rule{{
 	Details: "[The guide](guide.md#template-changes-that-the-hold-does-not-cover) lists the fields. An error for " +
 		"`volumeClaimTemplates`, which no release can change. With `-f` the files need LWS's ControllerRevisions, because the " +
 		"template is compared with that of the groups",
-	Fix:   "Begin the release soon after the change, and restore the old value if it is to wait",
-	Check: unsafeChanges,
-}}
-
-func unsafeChanges(s *Inventory, report func(Hit)) {
-	for _, c := range s.Unsafe {
-		h := Hit{Field: c.Field, Message: fmt.Sprintf("it changes from %s to %s: %s", c.Old, c.New, c.Effect)}
-		if c.Field == plan.FieldClaims {
-			h.Severity, h.Fix = severe, "Restore the old volumeClaimTemplates; to have new ones, create a LeaderWorkerSet with another name"
+	Fix: "Begin the release soon after the change, and restore the old value if it is to wait",
+	Check: func(s *Inventory, report func(Hit)) {
+		for _, c := range s.Unsafe {
+			h := Hit{Field: c.Field, Message: fmt.Sprintf("it changes from %s to %s: %s", c.Old, c.New, c.Effect)}
+			if c.Field == plan.FieldClaims {
+				h.Severity, h.Fix = severe, "Restore the old volumeClaimTemplates; to have new ones, create a LeaderWorkerSet with another name"
+			}
+			report(h)
 		}
-		report(h)
-	}
-}
+	},
+}}
 
 var scalerRules = []Rule{{
 	ID: "AutoscalerToZero", Whole: true, Severity: warning, Needs: Autoscalers,

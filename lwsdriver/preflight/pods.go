@@ -23,17 +23,15 @@ var probeRules = []Rule{
 			"requests are sent to leaders that cannot answer, and a promotion replaces groups that serve by groups that do not",
 		Details: "One container of the leader with a readiness probe is enough, and so is a readiness gate",
 		Fix:     "Give the container that serves a readinessProbe that succeeds once the model is loaded, for example httpGet /health",
-		Check:   readinessMissing,
+		Check: func(s *Inventory, report func(Hit)) {
+			leader := s.leader()
+			probed := slices.ContainsFunc(leader.containers(), func(c container) bool { return c.ReadinessProbe != nil })
+			// A readiness gate keeps the pod unready as well.
+			if len(leader.Spec.ReadinessGates) == 0 && !probed {
+				report(Hit{Field: leader.first("readinessProbe"), Message: "no container of the leader has a readiness probe"})
+			}
+		},
 	},
-}
-
-func readinessMissing(s *Inventory, report func(Hit)) {
-	leader := s.leader()
-	probed := slices.ContainsFunc(leader.containers(), func(c container) bool { return c.ReadinessProbe != nil })
-	// A readiness gate keeps the pod unready as well.
-	if len(leader.Spec.ReadinessGates) == 0 && !probed {
-		report(Hit{Field: leader.first("readinessProbe"), Message: "no container of the leader has a readiness probe"})
-	}
 }
 
 var endingRules = []Rule{
@@ -42,8 +40,12 @@ var endingRules = []Rule{
 		Title: "The leader has no preStop hook",
 		Why: "A deleted pod receives SIGTERM at once, while proxies and gateways still send it requests until the endpoints propagate. " +
 			"Those requests fail, for every group that a release replaces",
-		Fix:   "Give the container that serves lifecycle.preStop.sleep of as many seconds as endpoints take to propagate",
-		Check: preStopMissing,
+		Fix: "Give the container that serves lifecycle.preStop.sleep of as many seconds as endpoints take to propagate",
+		Check: func(s *Inventory, report func(Hit)) {
+			if preStop(s.leader()) == nil {
+				report(Hit{Field: s.leader().first("lifecycle.preStop"), Message: "no container of the leader has a preStop hook"})
+			}
+		},
 	},
 	{
 		ID: "PreStopTooShort", Severity: warning,
@@ -51,15 +53,28 @@ var endingRules = []Rule{
 		Why:   "Requests still reach a pod that is terminating, and fail",
 		Details: "The duration is known for a `sleep` hook and for a command that calls `sleep` outside of loops; other hooks pass. " +
 			"Without `--endpoint-propagation` 5 seconds are assumed",
-		Fix:   "Let it wait longer, or set the time that endpoints take in your cluster (--endpoint-propagation)",
-		Check: preStopTooShort,
+		Fix: "Let it wait longer, or set the time that endpoints take in your cluster (--endpoint-propagation)",
+		Check: func(s *Inventory, report func(Hit)) {
+			want := cmp.Or(s.Expect.EndpointPropagation, DefaultPropagation)
+			if h := preStop(s.leader()); h != nil && h.known && h.took < want {
+				report(Hit{Field: h.field + ".lifecycle.preStop", Message: fmt.Sprintf(
+					"the leader waits %s before it ends, and endpoints take %s to propagate", h.took, want)})
+			}
+		},
 	},
 	{
 		ID: "GracePeriodBelowPreStop", Severity: warning,
 		Title: "The grace period ends before the preStop hook does",
 		Why:   "The hook runs within terminationGracePeriodSeconds: the process is killed without SIGTERM, and every request in flight fails",
 		Fix:   "Set terminationGracePeriodSeconds to the hook's time and that of the longest request",
-		Check: graceBelowPreStop,
+		Check: func(s *Inventory, report func(Hit)) {
+			for _, t := range s.templates() {
+				if h := preStop(t); h != nil && h.known && h.took > 0 && gracePeriod(t) <= h.took {
+					report(Hit{Field: t.field + ".spec.terminationGracePeriodSeconds", Message: fmt.Sprintf(
+						"the grace period is %s, and the preStop hook of container %s takes %s of it", gracePeriod(t), h.Name, h.took)})
+				}
+			}
+		},
 	},
 	{
 		ID: "GracePeriodBelowLongestRequest", Severity: warning, Needs: LongestRequests,
@@ -67,7 +82,22 @@ var endingRules = []Rule{
 		Why:     "Requests that are still running when the grace period ends are aborted",
 		Details: "Only with `--longest-request`: no object states how long requests take",
 		Fix:     "Set terminationGracePeriodSeconds to the preStop hook's time and that of the longest request",
-		Check:   graceBelowRequests,
+		Check: func(s *Inventory, report func(Hit)) {
+			t, need := s.leader(), s.Expect.LongestRequest
+			text := fmt.Sprintf("the longest request takes %s", need)
+			// Kubernetes counts the hook as part of the grace period.
+			if h := preStop(t); h != nil && h.known {
+				need += h.took
+				text += fmt.Sprintf(" and the preStop hook before it %s", h.took)
+			}
+			if gracePeriod(t) < need {
+				report(Hit{
+					Field:   t.field + ".spec.terminationGracePeriodSeconds",
+					Message: fmt.Sprintf("the leader's grace period is %s, and %s", gracePeriod(t), text),
+					Fix:     fmt.Sprintf("Set terminationGracePeriodSeconds to %d or more", int(need.Seconds())),
+				})
+			}
+		},
 	},
 }
 
@@ -128,43 +158,4 @@ func hookDuration(h *corev1.LifecycleHandler) (time.Duration, bool) {
 
 func gracePeriod(t template) time.Duration {
 	return time.Duration(ptr.Deref(t.Spec.TerminationGracePeriodSeconds, corev1.DefaultTerminationGracePeriodSeconds)) * time.Second
-}
-
-func preStopMissing(s *Inventory, report func(Hit)) {
-	if preStop(s.leader()) == nil {
-		report(Hit{Field: s.leader().first("lifecycle.preStop"), Message: "no container of the leader has a preStop hook"})
-	}
-}
-
-func preStopTooShort(s *Inventory, report func(Hit)) {
-	want := cmp.Or(s.Expect.EndpointPropagation, DefaultPropagation)
-	if h := preStop(s.leader()); h != nil && h.known && h.took < want {
-		report(Hit{Field: h.field + ".lifecycle.preStop", Message: fmt.Sprintf("the leader waits %s before it ends, and endpoints take %s to propagate", h.took, want)})
-	}
-}
-
-func graceBelowPreStop(s *Inventory, report func(Hit)) {
-	for _, t := range s.templates() {
-		if h := preStop(t); h != nil && h.known && h.took > 0 && gracePeriod(t) <= h.took {
-			report(Hit{Field: t.field + ".spec.terminationGracePeriodSeconds", Message: fmt.Sprintf(
-				"the grace period is %s, and the preStop hook of container %s takes %s of it", gracePeriod(t), h.Name, h.took)})
-		}
-	}
-}
-
-func graceBelowRequests(s *Inventory, report func(Hit)) {
-	t, need := s.leader(), s.Expect.LongestRequest
-	text := fmt.Sprintf("the longest request takes %s", need)
-	// Kubernetes counts the hook as part of the grace period.
-	if h := preStop(t); h != nil && h.known {
-		need += h.took
-		text += fmt.Sprintf(" and the preStop hook before it %s", h.took)
-	}
-	if gracePeriod(t) < need {
-		report(Hit{
-			Field:   t.field + ".spec.terminationGracePeriodSeconds",
-			Message: fmt.Sprintf("the leader's grace period is %s, and %s", gracePeriod(t), text),
-			Fix:     fmt.Sprintf("Set terminationGracePeriodSeconds to %d or more", int(need.Seconds())),
-		})
-	}
 }

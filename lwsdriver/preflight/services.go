@@ -23,15 +23,49 @@ var serviceRules = []Rule{{
 	Why:     "Only leaders answer requests: those that reach a worker fail, and the share of a release is counted in pods that do not serve",
 	Details: "Headless Services are skipped: they are for DNS names, such as the one that LWS creates",
 	Fix:     fmt.Sprintf("Add %s: \"0\" to its selector", lws.WorkerIndexLabelKey),
-	Check:   selectsWorkers,
+	// It finds Services that lead requests to workers.
+	Check: func(s *Inventory, report func(Hit)) {
+		w := s.Pods()
+		s.judgeServices(report, func(_ map[string]string, leaders, workers int) string {
+			if workers == 0 {
+				return ""
+			}
+			return fmt.Sprintf("%d of the %d pods of %s/%s that it selects are workers", workers, leaders+workers, w.Namespace, w.Name)
+		})
+	},
 }, {
 	ID: "ServiceExcludesAdded", Severity: warning, Needs: Services,
 	Title: "A Service selects the groups of one LeaderWorkerSet only",
 	Why:   "The groups that a release adds belong to another LeaderWorkerSet. They get none of the Service's requests, so their batches are promoted untested",
 	Details: "Releases that route requests pass, and so do releases in place, which add no group. A Service that selects groups of a DisaggregatedSet " +
 		"by the label `app` never passes after an upgrade of LeaderWorkerSet to v0.10.0, which gives new groups another one",
-	Fix:   "Have the release route the requests (--service, --http-route), or select by a label of the pod templates instead",
-	Check: excludesAdded,
+	Fix: "Have the release route the requests (--service, --http-route), or select by a label of the pod templates instead",
+	// It finds Services with the name of the workload in their selector, or with the label app of its pods, if LWS gives new ones another. A
+	// Service that selects workers by the name needs another selector first.
+	Check: func(s *Inventory, report func(Hit)) {
+		if s.part != nil {
+			s.judgeServices(func(h Hit) {
+				h.Fix = "Select by " + disaggregated.SetNameLabelKey + " and " + disaggregated.RoleLabelKey + ", or by another label of the pod templates"
+				report(h)
+			}, func(selector map[string]string, leaders, workers int) string {
+				has, next := selector["app"], s.part.set.Roles[s.part.index].App
+				if has == "" || next == "" || has == next || leaders+workers == 0 {
+					return ""
+				}
+				return fmt.Sprintf("it selects by app: %s, and LeaderWorkerSet has since been upgraded: it gives new groups app: %s, so a release leaves it none", has, next)
+			})
+		}
+		if s.Peak().Added == 0 || s.Policy.Traffic != nil {
+			return
+		}
+		name := s.Pods().Name
+		s.judgeServices(report, func(selector map[string]string, leaders, workers int) string {
+			if selector[lws.SetNameLabelKey] != name || leaders == 0 || workers > 0 {
+				return ""
+			}
+			return fmt.Sprintf("it selects by %s: %s, so the groups that %s adds get none of its requests", lws.SetNameLabelKey, name, s.style())
+		})
+	},
 }, {
 	ID: "RolesNotPaired", Whole: true, Severity: warning, Needs: Services,
 	Title: "A Service or InferencePool leads requests to a role at every revision",
@@ -41,7 +75,28 @@ var serviceRules = []Rule{{
 		"unless the policy names one. How a router pairs is its own configuration, which is not read",
 	Fix:     "Have the router choose pods by " + disaggregated.RevisionLabelKey + ", or by the pool of the policy",
 	Applies: func(s *Inventory) bool { return len(s.Roles) > 0 && s.Policy.Traffic != nil },
-	Check:   notPaired,
+	// It finds Services that select other roles than the entry role, whatever their revision.
+	Check: func(s *Inventory, report func(Hit)) {
+		for i := range s.Roles {
+			if i == s.EntryRole() {
+				continue
+			}
+			role := s.role(i)
+			inSet := func(h Hit) { report(role.part.inSet(h)) }
+			judge := func(selector map[string]string, leaders, workers int) string {
+				if _, revision := selector[disaggregated.RevisionLabelKey]; revision || leaders+workers == 0 {
+					return ""
+				}
+				return fmt.Sprintf("it selects %d pods by other labels than their revision", leaders+workers)
+			}
+			role.judgeServices(inSet, judge)
+			for _, o := range s.Pools {
+				if own := s.Policy.Traffic.Pool; own == nil || o.GetName() != own.Stable && o.GetName() != own.Canary {
+					role.judgeSelector(traffic.KindInferencePool, o, "spec.selector.matchLabels", traffic.PoolLabels(o), inSet, judge)
+				}
+			}
+		}
+	},
 }}
 
 // EntryRole returns the index of the role that the requests of the release enter by: the one whose leaders its Service selects, or else, as
@@ -65,67 +120,6 @@ func (s *Inventory) EntryRole() int {
 		return 0
 	}
 	return selected[0]
-}
-
-// notPaired finds Services that select other roles than the entry role, whatever their revision.
-func notPaired(s *Inventory, report func(Hit)) {
-	for i := range s.Roles {
-		if i == s.EntryRole() {
-			continue
-		}
-		role := s.role(i)
-		inSet := func(h Hit) { report(role.part.inSet(h)) }
-		judge := func(selector map[string]string, leaders, workers int) string {
-			if _, revision := selector[disaggregated.RevisionLabelKey]; revision || leaders+workers == 0 {
-				return ""
-			}
-			return fmt.Sprintf("it selects %d pods by other labels than their revision", leaders+workers)
-		}
-		role.judgeServices(inSet, judge)
-		for _, o := range s.Pools {
-			if own := s.Policy.Traffic.Pool; own == nil || o.GetName() != own.Stable && o.GetName() != own.Canary {
-				role.judgeSelector(traffic.KindInferencePool, o, "spec.selector.matchLabels", traffic.PoolLabels(o), inSet, judge)
-			}
-		}
-	}
-}
-
-// selectsWorkers finds Services that lead requests to workers.
-func selectsWorkers(s *Inventory, report func(Hit)) {
-	w := s.Pods()
-	s.judgeServices(report, func(_ map[string]string, leaders, workers int) string {
-		if workers == 0 {
-			return ""
-		}
-		return fmt.Sprintf("%d of the %d pods of %s/%s that it selects are workers", workers, leaders+workers, w.Namespace, w.Name)
-	})
-}
-
-// excludesAdded finds Services with the name of the workload in their selector, or with the label app of its pods, if LWS gives new ones another. A
-// Service that selects workers by the name needs another selector first.
-func excludesAdded(s *Inventory, report func(Hit)) {
-	if s.part != nil {
-		s.judgeServices(func(h Hit) {
-			h.Fix = "Select by " + disaggregated.SetNameLabelKey + " and " + disaggregated.RoleLabelKey + ", or by another label of the pod templates"
-			report(h)
-		}, func(selector map[string]string, leaders, workers int) string {
-			has, next := selector["app"], s.part.set.Roles[s.part.index].App
-			if has == "" || next == "" || has == next || leaders+workers == 0 {
-				return ""
-			}
-			return fmt.Sprintf("it selects by app: %s, and LeaderWorkerSet has since been upgraded: it gives new groups app: %s, so a release leaves it none", has, next)
-		})
-	}
-	if s.Peak().Added == 0 || s.Policy.Traffic != nil {
-		return
-	}
-	name := s.Pods().Name
-	s.judgeServices(report, func(selector map[string]string, leaders, workers int) string {
-		if selector[lws.SetNameLabelKey] != name || leaders == 0 || workers > 0 {
-			return ""
-		}
-		return fmt.Sprintf("it selects by %s: %s, so the groups that %s adds get none of its requests", lws.SetNameLabelKey, name, s.style())
-	})
 }
 
 // judgeServices reports the selectors of which judge returns a message. It is called with the number of the workload's pods that a Service
@@ -167,23 +161,21 @@ var routeRules = []Rule{{
 		"and policies are not: the driver doesn't know their kinds, and one may be created later. [Traffic](traffic.md#limits)",
 	Fix:     "Attach policies to the whole route and remove the rule's name, or release without header routes",
 	Applies: func(s *Inventory) bool { return s.Policy.Traffic != nil && len(s.Policy.Traffic.Routes) > 0 },
-	Check:   namedRules,
+	Check: func(s *Inventory, report func(Hit)) {
+		for _, r := range s.Routes {
+			if !slices.Contains(s.Policy.Traffic.Routes, r.Key) {
+				continue
+			}
+			for index, name := range traffic.NamedRules(r, *s.Policy.Traffic) {
+				h := Hit{
+					Object: &pb.ObjectRef{Kind: r.Key.Kind, Namespace: s.Workload.Namespace, Name: r.Key.Name}, Field: fmt.Sprintf("spec.rules[%d].name", index),
+					Message: fmt.Sprintf("rule %q can't get a header route", name),
+				}
+				if s.Expect.HeaderRoutes {
+					h.Severity, h.Message = severe, fmt.Sprintf("rule %q can't get the header routes of the release", name)
+				}
+				report(h)
+			}
+		}
+	},
 }}
-
-func namedRules(s *Inventory, report func(Hit)) {
-	for _, r := range s.Routes {
-		if !slices.Contains(s.Policy.Traffic.Routes, r.Key) {
-			continue
-		}
-		for index, name := range traffic.NamedRules(r, *s.Policy.Traffic) {
-			h := Hit{
-				Object: &pb.ObjectRef{Kind: r.Key.Kind, Namespace: s.Workload.Namespace, Name: r.Key.Name}, Field: fmt.Sprintf("spec.rules[%d].name", index),
-				Message: fmt.Sprintf("rule %q can't get a header route", name),
-			}
-			if s.Expect.HeaderRoutes {
-				h.Severity, h.Message = severe, fmt.Sprintf("rule %q can't get the header routes of the release", name)
-			}
-			report(h)
-		}
-	}
-}
