@@ -32,12 +32,16 @@ func main() {
 	date := flag.Int64("date", 0, "the date of the commit, in seconds")
 	flag.Parse()
 	i.date = time.Unix(*date, 0).UTC()
-	digest, err := i.write(*out, flag.Args())
+	fmt.Fprintln(os.Stdout, i.write(*out, flag.Args()))
+}
+
+// must ends the program with an error.
+func must[T any](v T, err error) T {
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "release:", err)
 		os.Exit(1)
 	}
-	fmt.Fprintln(os.Stdout, digest)
+	return v
 }
 
 // image is what an image says about its release.
@@ -47,60 +51,36 @@ type image struct {
 }
 
 // write writes the image of every platform, each given as PLATFORM=LAYER, and returns the digest of its index.
-func (i image) write(out string, layers []string) (string, error) {
+func (i image) write(out string, layers []string) v1.Hash {
 	index := mutate.IndexMediaType(empty.Index, types.OCIImageIndex)
 	for _, text := range layers {
 		name, layer, _ := strings.Cut(text, "=")
-		platform, err := v1.ParsePlatform(name)
-		if err != nil {
-			return "", fmt.Errorf("parse the platform: %w", err)
-		}
-		img, err := i.of(platform, layer)
-		if err != nil {
-			return "", err
-		}
-		index = mutate.AppendManifests(index, mutate.IndexAddendum{Add: img, Descriptor: v1.Descriptor{Platform: platform}})
+		platform := must(v1.ParsePlatform(name))
+		index = mutate.AppendManifests(index, mutate.IndexAddendum{Add: i.of(platform, layer), Descriptor: v1.Descriptor{Platform: platform}})
 	}
 	index = mutate.Annotations(index, i.annotations()).(v1.ImageIndex)
 	// The layout's own index has one entry, the image.
-	if _, err := layout.Write(out, mutate.AppendManifests(empty.Index, mutate.IndexAddendum{
+	must(layout.Write(out, mutate.AppendManifests(empty.Index, mutate.IndexAddendum{
 		Add:        index,
 		Descriptor: v1.Descriptor{Annotations: map[string]string{"org.opencontainers.image.ref.name": i.version}},
-	})); err != nil {
-		return "", fmt.Errorf("write the layout: %w", err)
-	}
+	})))
 	// Deployments pin the digest of the index. That of the layout around it is another.
-	digest, err := index.Digest()
-	if err != nil {
-		return "", fmt.Errorf("compute the digest: %w", err)
-	}
-	return digest.String(), nil
+	return must(index.Digest())
 }
 
 // of returns the image of a platform, from scratch.
-func (i image) of(p *v1.Platform, layerFile string) (v1.Image, error) {
-	layer, err := tarball.LayerFromFile(layerFile, tarball.WithMediaType(types.OCILayer))
-	if err != nil {
-		return nil, fmt.Errorf("read the layer: %w", err)
-	}
+func (i image) of(p *v1.Platform, layerFile string) v1.Image {
+	layer := must(tarball.LayerFromFile(layerFile, tarball.WithMediaType(types.OCILayer)))
 	img := mutate.ConfigMediaType(mutate.MediaType(empty.Image, types.OCIManifestSchema1), types.OCIConfigJSON)
-	if img, err = mutate.AppendLayers(img, layer); err != nil {
-		return nil, fmt.Errorf("add the layer: %w", err)
-	}
-	config, err := img.ConfigFile()
-	if err != nil {
-		return nil, fmt.Errorf("read the configuration: %w", err)
-	}
+	img = must(mutate.AppendLayers(img, layer))
+	config := must(img.ConfigFile())
 	config.OS, config.Architecture, config.Created = p.OS, p.Architecture, v1.Time{Time: i.date}
 	config.Config = v1.Config{
 		// 65532 is the number of the user that distroless images call nonroot. Kubernetes checks runAsNonRoot by a number only.
 		Entrypoint: []string{"/lockstep"}, User: "65532:65532", WorkingDir: "/", Labels: i.annotations(),
 		Env: []string{"PATH=/"},
 	}
-	if img, err = mutate.ConfigFile(img, config); err != nil {
-		return nil, fmt.Errorf("set the configuration: %w", err)
-	}
-	return img, nil
+	return must(mutate.ConfigFile(img, config))
 }
 
 // annotations are the standard ones of OCI.
