@@ -89,11 +89,14 @@ func (o *Observer) newCaches() *Caches {
 				continue
 			}
 			c.Groups.Invalidate(g.set, g.label)
+			c.Groups.noteChild(g.set, g.child.Value())
 			// Pods outlive their workload, and deleted has kept the groups that still had some.
 			if left := after == nil || after.group() != g; left && c.Workload(g.set) == nil {
 				c.Groups.forget(g.set)
 			}
-			o.changed(c.stableOf(g.set))
+			if o.changed(c.stableOf(g.set)); g.child.Value().set != "" && c.Workload(g.set) == nil {
+				o.changed(g.child.Value().setKey(g.set.Namespace)) // pods of its deleted child count
+			}
 		}
 	}))
 	c.configure(c.revisions, guard.Transform(informer.Transform(stripRevision), nil),

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"sync"
 	"time"
+	"unique"
 
 	"k8s.io/apimachinery/pkg/types"
 
@@ -26,11 +27,14 @@ type Groups struct {
 
 	mu   sync.Mutex
 	sets map[types.NamespacedName]*groupSet
+	// children are the workloads whose pods name a DisaggregatedSet, by the key of the set.
+	children map[types.NamespacedName]map[types.NamespacedName]childLabels
 }
 
 // groupSet is the groups of one workload.
 type groupSet struct {
 	entries map[string]*groupEntry // by group-index label
+	child   childLabels
 
 	// last is the last result, for these replicas of this size. Nil means that something may have changed since.
 	last           []plan.Group
@@ -87,9 +91,10 @@ func (g *Groups) podsOf(set types.NamespacedName, group string) []*Pod {
 type podGroup struct {
 	set   types.NamespacedName
 	label string
+	child unique.Handle[childLabels]
 }
 
-func (v *Pod) group() podGroup { return podGroup{v.Workload(), v.Group} }
+func (v *Pod) group() podGroup { return podGroup{v.Workload(), v.Group, v.child} }
 
 // Workload returns the key of the LeaderWorkerSet that the pod belongs to.
 func (v *Pod) Workload() types.NamespacedName {
@@ -114,6 +119,40 @@ func (g *Groups) Invalidate(set types.NamespacedName, group string) {
 		s.entries[group] = e
 	}
 	e.dirty, s.last = true, nil
+}
+
+// noteChild notes the labels by which the pods of a workload name the DisaggregatedSet that it is a child of: they outlive the workload.
+func (g *Groups) noteChild(workload types.NamespacedName, child childLabels) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	s := g.sets[workload]
+	if s == nil || s.child == child {
+		return
+	}
+	g.dropChild(workload, s)
+	s.child = child
+	key := child.setKey(workload.Namespace)
+	if g.children == nil {
+		g.children = map[types.NamespacedName]map[types.NamespacedName]childLabels{}
+	}
+	if g.children[key] == nil {
+		g.children[key] = map[types.NamespacedName]childLabels{}
+	}
+	g.children[key][workload] = child
+}
+
+func (g *Groups) dropChild(workload types.NamespacedName, s *groupSet) {
+	key := s.child.setKey(workload.Namespace)
+	if delete(g.children[key], workload); len(g.children[key]) == 0 {
+		delete(g.children, key)
+	}
+}
+
+// childrenOf returns the workloads whose pods name a DisaggregatedSet.
+func (g *Groups) childrenOf(set types.NamespacedName) map[types.NamespacedName]childLabels {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return maps.Clone(g.children[set])
 }
 
 // sorted returns the groups by index, those without one first.
@@ -157,6 +196,7 @@ func (g *Groups) forget(set types.NamespacedName) {
 		}
 	}
 	if len(s.entries) == 0 {
+		g.dropChild(set, s)
 		delete(g.sets, set)
 	}
 }

@@ -16,6 +16,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
+	disaggregated "sigs.k8s.io/lws/api/disaggregatedset/v1"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
@@ -40,6 +41,7 @@ type Pod struct {
 	Terminating bool
 
 	set     string // the LeaderWorkerSet's name
+	child   unique.Handle[childLabels]
 	leader  bool
 	address string // a leader's IP while it runs
 	// hostNetwork is true if that is its node's IP.
@@ -55,6 +57,14 @@ type Pod struct {
 	reason, message  string    // why it is not ready
 
 	exit *exit // nil: none of its containers has failed, or it is being deleted
+}
+
+// childLabels are the labels of a pod that name the child of a DisaggregatedSet it belongs to. The set is empty if it belongs to none.
+type childLabels struct{ set, role, revision, slice string }
+
+// setKey returns the key of the DisaggregatedSet.
+func (l childLabels) setKey(namespace string) types.NamespacedName {
+	return KeyFor(KindSet, namespace, l.set)
 }
 
 // exit is the failure of a container.
@@ -106,6 +116,9 @@ func unreadablePod(obj any) any {
 func podOf(pod *corev1.Pod) *Pod {
 	return &Pod{
 		ObjectMeta: stripMeta(&pod.ObjectMeta), set: intern(pod.Labels[lws.SetNameLabelKey]), Group: intern(pod.Labels[lws.GroupIndexLabelKey]),
+		child: unique.Make(childLabels{
+			pod.Labels[disaggregated.SetNameLabelKey], pod.Labels[disaggregated.RoleLabelKey], pod.Labels[disaggregated.RevisionLabelKey], pod.Labels[sliceLabel],
+		}),
 		Revision: intern(pod.Labels[lws.RevisionKey]), leader: pod.Labels[lws.WorkerIndexLabelKey] == "0", Terminating: pod.DeletionTimestamp != nil,
 	}
 }

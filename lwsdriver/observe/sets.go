@@ -439,7 +439,7 @@ func (o *Observer) readSet(s *Snapshot, set *Set) error {
 		Name: set.Name, Size: 1, Deleting: set.DeletionTimestamp != nil, DeletingSince: ptr.Deref(set.DeletionTimestamp, metav1.Time{}).Time,
 		Orphans: isOrphaning(set.View), ChangedBy: changedBy(set.View),
 	}
-	s.Children, s.Namesakes = o.children(s, set), o.namesakes(set)
+	s.Children, s.DeletedChildren, s.Namesakes = o.children(s, set), o.deletedChildren(s), o.namesakes(set)
 	s.Stable.Recorded = recordedRoles(s.Children, set)
 	s.Stable.Revision, s.Stable.Observed = set.Revision, slices.Contains(s.Stable.Recorded, set.Revision)
 	o.readHistory(s)
@@ -511,6 +511,22 @@ func (o *Observer) children(s *Snapshot, set *Set) []plan.Child {
 			s.AddedObjects[set.Name+"-"+child.Revision] = w
 		}
 	}
+	return all
+}
+
+// deletedChildren returns the children of a set that no longer exist, and whose pods do, by name.
+func (o *Observer) deletedChildren(s *Snapshot) (all []plan.Child) {
+	for name, labels := range o.Caches.Groups.childrenOf(s.Key) {
+		if o.Caches.Workload(name) != nil {
+			continue
+		}
+		slice, _ := strconv.Atoi(labels.slice)
+		all = append(all, plan.Child{
+			Name: name.Name, Role: labels.role, Revision: labels.revision, Slice: slice, Deleting: true,
+			Groups: o.Caches.Groups.groupsOf(name, 0, 1, nil, s.Now, 0),
+		})
+	}
+	slices.SortFunc(all, func(a, b plan.Child) int { return strings.Compare(a.Name, b.Name) })
 	return all
 }
 

@@ -5,6 +5,8 @@ package observe
 
 import (
 	"errors"
+	"maps"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -331,4 +333,54 @@ func TestSetsUnread(t *testing.T) {
 	b.eventually("it is known that the kind is not installed", func() bool { return b.Disaggregated.sets.Err() == nil })
 	_, err := b.Observe(KeyFor(KindSet, lwstest.VLLM.Namespace, "llm"))
 	assert.Equal(t, pb.ErrorReason_ERROR_REASON_WORKLOAD_NOT_FOUND, drivererr.Reason(err), "%v", err)
+}
+
+// A child that LeaderWorkerSet has deleted counts until the last of its pods is gone, also for a driver that starts meanwhile. The end of each pod
+// wakes the set.
+func TestDeletedChildren(t *testing.T) {
+	key := KeyFor(KindSet, lwstest.VLLM.Namespace, "llm")
+	for name, starts := range map[string]bool{"LWS deletes it": false, "the driver starts": true} {
+		t.Run(name, func(t *testing.T) {
+			core, generic := setsServed(true, llm("Static"))
+			child, existing := childOf5(), []*lws.LeaderWorkerSet{}
+			child.Labels[sliceLabel] = "1"
+			pods := core.CoreV1().Pods(child.Namespace)
+			names := []string{child.Name + "-1", child.Name + "-1-1"}
+			for worker, name := range names {
+				pod := lwstest.Pod(name, func(p *corev1.Pod) {
+					maps.Copy(p.Labels, child.Labels)
+					p.Labels[lws.SetNameLabelKey], p.Labels[lws.WorkerIndexLabelKey] = child.Name, strconv.Itoa(worker)
+				})
+				require.NoError(t, core.Tracker().Add(pod))
+			}
+			if !starts {
+				existing = append(existing, child)
+			}
+			b := newFixtureOn(t, core, generic, existing...)
+			b.run()
+			b.eventually("the set is known", func() bool { return b.Caches.Synced() && b.Disaggregated.Get(key) != nil })
+			look := func() *Snapshot {
+				s, err := b.Observe(key)
+				require.NoError(t, err)
+				return s
+			}
+			if !starts {
+				s := look()
+				require.True(t, len(s.Children) == 1 && len(s.DeletedChildren) == 0, "%+v %+v", s.Children, s.DeletedChildren)
+				require.NoError(t, b.Sets.LeaderworkersetV1().LeaderWorkerSets(child.Namespace).Delete(t.Context(), child.Name, metav1.DeleteOptions{}))
+				b.eventually("it is deleted", func() bool { return len(look().Children) == 0 })
+			}
+			for _, name := range names {
+				left := look().DeletedChildren
+				require.True(t, len(left) == 1 && left[0].Role == "prefill" && left[0].Revision == "a" && left[0].Slice == 1 && len(left[0].Groups) == 1,
+					"until %s is gone: %+v", name, left)
+				changed, stop := b.Changes.Subscribe(key)
+				require.NoError(t, pods.Delete(t.Context(), name, metav1.DeleteOptions{}))
+				<-changed
+				stop()
+			}
+			b.eventually("none is left", func() bool { return len(look().DeletedChildren) == 0 })
+			assert.Empty(t, b.Caches.Groups.children)
+		})
+	}
 }

@@ -70,7 +70,13 @@ func (o Observation) handingOver() bool {
 
 // stableDrained reports whether none of the user's own groups is left.
 func (o Observation) stableDrained() bool {
-	return o.Stable.Replicas == 0 && o.Stable.existingGroups() == 0 && (!o.hasRoles() || !o.hasGroupsAt(o.stableSide(), ""))
+	exist := o.Stable.Replicas > 0 || o.Stable.existingGroups() > 0 || o.hasRoles() && o.hasGroupsAt(o.stableSide(), "")
+	return !exist && (len(o.deletedStable()) == 0 || o.leavesGroups(o.stableSide()))
+}
+
+// deletedStable returns the groups that are left of deleted children of the stable revision.
+func (o Observation) deletedStable() []Group {
+	return o.deletedGroups(func(c Child) bool { return c.Revision == o.stableSide() })
 }
 
 // requestsToSecondSet returns the routing of a handover while the user's own groups exist: the stable Service selects the
@@ -244,7 +250,7 @@ func scaleDownStable(o Observation) Decision {
 		Message: Counted(o.Stable.existingGroups(), "group of "+o.Stable.Name+" is", "groups of "+o.Stable.Name+" are") + " being deleted",
 	}
 	if o.hasRoles() {
-		left := slices.Concat(o.Stable.Groups, o.partnerGroups(o.stableSide()))
+		left := slices.Concat(o.Stable.Groups, o.partnerGroups(o.stableSide()), o.deletedStable())
 		d.Remedy = cmp.Or(o.deletionRemedy(left), o.lwsRemedy())
 		d.Message = fmt.Sprintf("the groups of revision %s that are left are being deleted%s%s", r.StableRevision,
 			o.describeRoles((*pb.Role).GetStable, (*pb.Role).GetReplicas), describeTerminating(left))

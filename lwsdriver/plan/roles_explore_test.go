@@ -141,7 +141,7 @@ func (s roleState) observe(next ...Intent) Observation {
 	}
 	for r, m := range s.all() {
 		c := *s.at(r, m)
-		if !c.exists || c.earlier {
+		if c.earlier || !c.exists && c.stuck == 0 {
 			continue
 		}
 		name := m.child(r)
@@ -164,7 +164,11 @@ func (s roleState) observe(next ...Intent) Observation {
 			}
 			child.Groups = append(child.Groups, group)
 		}
-		o.Children = append(o.Children, child)
+		if c.exists {
+			o.Children = append(o.Children, child)
+		} else {
+			o.DeletedChildren = append(o.DeletedChildren, child)
+		}
 	}
 	if s.record != "" {
 		known := records.of(s.record)
@@ -566,7 +570,7 @@ func (s roleState) others() (all []roleStep) {
 				if another && c.deleted && slices.ContainsFunc(s.children[r][m.slice][:], func(c roleChild) bool { return c.exists }) {
 					continue // as long as another revision has groups, LeaderWorkerSet creates the children of one together
 				}
-				if *n.at(r, m) = (roleChild{exists: true, hurt: c.hurt}); !another {
+				if *n.at(r, m) = (roleChild{exists: true, hurt: c.hurt, stuck: c.stuck}); !another {
 					n.at(r, m).replicas = s.wanted[m.role]
 				}
 				for i := range n.children[r][m.slice] {
@@ -631,10 +635,12 @@ func (s roleState) others() (all []roleStep) {
 			}
 		}
 		for slice, roles := range s.children[r] {
-			drained := !slices.ContainsFunc(roles[:], func(c roleChild) bool { return c.replicas > 0 || c.stuck > 0 })
+			drained := !slices.ContainsFunc(roles[:], func(c roleChild) bool { return c.replicas > 0 })
 			if exists := slices.ContainsFunc(roles[:], func(c roleChild) bool { return c.exists }); exists && !s.lwsDown && !s.keeps(r, slice) && (drained && r != s.template || slice >= int(s.slices)) {
 				n := s
-				n.children[r][slice] = [rolesOf]roleChild{}
+				for i, c := range roles {
+					n.children[r][slice][i] = roleChild{stuck: c.stuck} // its pods outlive it
+				}
 				happens(fmt.Sprintf("LWS deletes the children of %s in slice %d", r, slice), n)
 				all[len(all)-1].disturbs = s.walk && slice >= int(s.slices) // the user has removed it
 			}
@@ -1019,7 +1025,8 @@ func (s roleState) breachOfShift(o Observation, step roleStep, stable, update re
 		}
 		total := func(s roleState) (all uint8) {
 			for r := revision(1); r <= revisions; r++ {
-				all += s.at(r, m).replicas
+				c := s.at(r, m)
+				all += c.replicas + uint8(bits.OnesCount8(c.stuck>>c.replicas)) // a lost node keeps those
 			}
 			return all
 		}

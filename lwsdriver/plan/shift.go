@@ -259,7 +259,8 @@ func (o Observation) stepSlice(b Bounds, slice, units int, leaving []Group) {
 	}
 	// surgeAllows returns how many groups of a role the update revision may have beside the stable ones.
 	surgeAllows := func(r Role) int {
-		return max(had(r), r.Replicas+r.MaxSurge-max(o.stableGroups(slice, r), o.groupsOf(slice, b.Stable, r)))
+		stable := o.groupsWith(slice, b.Stable, r, o.stableGroups(slice, r))
+		return max(had(r), o.fitting(slice, b.Update, r, r.Replicas+r.MaxSurge-stable-o.otherGroups(slice, r, b.Stable, b.Update)))
 	}
 	fits := 0 // no unit starts on the way back
 	if !o.shiftsBack() {
@@ -285,8 +286,9 @@ func (o Observation) stepSlice(b Bounds, slice, units int, leaving []Group) {
 			b.Min[at(r)] = min(max(have.Min[at(r)], last), r.Replicas)
 			continue
 		}
-		room := r.Replicas + r.MaxSurge - max(b.Exact[at(r)], had(r), o.groupsOf(slice, have.Update, r))
-		now := min(o.stableGroups(slice, r), max(o.groupsOf(slice, b.Stable, r), room))
+		updated := o.groupsWith(slice, have.Update, r, max(b.Exact[at(r)], had(r)))
+		room := o.fitting(slice, b.Stable, r, r.Replicas+r.MaxSurge-updated-o.otherGroups(slice, r, b.Stable, have.Update))
+		now := min(o.stableGroups(slice, r), max(o.childOf(slice, b.Stable, r.Name).Replicas, room))
 		goal := o.stableGoal(r, units)
 		switch {
 		case now < goal: // old groups return
@@ -314,10 +316,46 @@ func (o Observation) stableGoal(role Role, units int) int {
 	return max(role.Replicas-o.roleGroups(role, units), o.roleGroups(role, 1))
 }
 
-// groupsOf returns how many groups a role of a slice has at a revision, those that are being deleted included.
+// groupsOf returns how many groups a role of a slice has at a revision, those of which pods are still being deleted included.
 func (o Observation) groupsOf(slice int, revision string, role Role) int {
+	return o.groupsWith(slice, revision, role, 0)
+}
+
+// groupsWith returns groupsOf once the revision is to have at least a number of groups: one that is being deleted has its index until it is gone.
+func (o Observation) groupsWith(slice int, revision string, role Role, least int) int {
 	c := o.childOf(slice, revision, role.Name)
-	return max(c.Replicas, Workload{Groups: c.Groups}.existingGroups())
+	least = max(least, c.Replicas)
+	left := o.deletedGroups(func(d Child) bool { return d.Slice == slice && d.Role == role.Name && d.Revision == revision })
+	above := func(g Group) bool { return g.Index >= least }
+	return least + Workload{Groups: c.Groups}.count(above) + Workload{Groups: left}.count(above)
+}
+
+// fitting returns how many groups a revision may be given, so that a role of a slice has at most a number of them at this revision.
+func (o Observation) fitting(slice int, revision string, role Role, most int) int {
+	has := o.childOf(slice, revision, role.Name).Replicas
+	for n := most; n > has; n-- { // as many times as groups are being deleted
+		if o.groupsWith(slice, revision, role, n) <= most {
+			return n
+		}
+	}
+	return min(has, most)
+}
+
+// otherGroups returns how many groups of a role of a slice are left of deleted children at other revisions than these.
+func (o Observation) otherGroups(slice int, role Role, revisions ...string) int {
+	return len(o.deletedGroups(func(d Child) bool {
+		return d.Slice == slice && d.Role == role.Name && !slices.Contains(revisions, d.Revision)
+	}))
+}
+
+// deletedGroups returns the groups that are left of the deleted children that match.
+func (o Observation) deletedGroups(match func(Child) bool) (groups []Group) {
+	for _, c := range o.DeletedChildren {
+		if match(c) {
+			groups = append(groups, c.Groups...)
+		}
+	}
+	return groups
 }
 
 // lowestAllowed returns how many groups of a role of a slice may be left at the stable revision, from had down to keep: a group may be removed, the last one

@@ -10,6 +10,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
@@ -230,5 +232,28 @@ func TestEntryRoleLeavesFirst(t *testing.T) {
 		if got := next.withUnits(*next.desiredBounds(), 1).Min; !maps.Equal(got, want) {
 			t.Errorf("%s is the entry role: the groups that stay are %v, want %v", entry, got, want)
 		}
+	}
+}
+
+// A group of a deleted child exists until its pods are gone: nothing takes its place before.
+func TestDeletedChildrenCount(t *testing.T) {
+	t.Parallel()
+	o := rolesObservation(3, 1)
+	o.Policy.Style, o.Record.Release.Phase = pb.Style_STYLE_PARTITION, record.HandingOver
+	o.Record.Release.Groups = 4
+	o.Bounds = withUpdate(o, "new", 4)
+	o.Bounds.Min = map[string]int{"0-prefill": 0, "0-decode": 0}
+	o.Bounds.Exact = map[string]int{"0-prefill": 3, "0-decode": 1}
+	left := o.Children[1]
+	left.Groups = roleGroups(left.Name, 1, 0)
+	o.Children = o.Children[2:]
+	for terminating, want := range map[bool]int{true: 1, false: 2} {
+		o := o
+		if terminating {
+			o.DeletedChildren = []Child{left}
+		}
+		b := o.withUnits(*Judge(o).Bounds, 4)
+		assert.Equal(t, want, b.Exact["0-decode"], "groups of decode while the last old one is terminating: %t", terminating)
+		assert.Equal(t, 4, b.Exact["0-prefill"])
 	}
 }

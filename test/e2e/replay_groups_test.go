@@ -14,6 +14,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/utils/ptr"
 	disaggregated "sigs.k8s.io/lws/api/disaggregatedset/v1"
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
@@ -233,9 +234,17 @@ func partitionOf(s *lws.LeaderWorkerSet) int {
 // count once all have been ready, those of the other roles included.
 const ruleRoles rule = "ready groups of a role never below its replicas - maxUnavailable"
 
+// ruleRoom: where units of a DisaggregatedSet are replaced, no group of a role starts in a slice that then has more than its replicas and
+// maxSurge. A group exists until the last of its pods is gone.
+const ruleRoom rule = "groups of a role never above its replicas + maxSurge"
+
 // roleFloor is what a role of a DisaggregatedSet owes its user.
 type roleFloor struct {
 	replicas, unavailable int
+	// surge is how many groups it may have in addition, and replaced is true if the release replaces units. exist has the groups by slice.
+	surge    int
+	replaced bool
+	exist    map[string]int
 	// owed is the fewest replicas since all were ready last, and lowered is true until a scale-down is carried out, which the user may have
 	// taken back by then.
 	owed    int
@@ -254,11 +263,12 @@ func (r *replay) stepRoleSet(s *disaggregated.DisaggregatedSet, h clusterEvent) 
 		role, key := &s.Spec.Roles[i], s.Name+"/"+s.Spec.Roles[i].Name
 		f := cmp.Or(known[key], &roleFloor{})
 		r.roles[key] = f
-		f.replicas, f.unavailable = int(ptr.Deref(role.Spec.Replicas, 1)), 1
+		f.replicas, f.unavailable, f.surge = int(ptr.Deref(role.Spec.Replicas, 1)), 1, 1
+		f.replaced = recordIn(s.Annotations).inPlace()
 		if c := role.Spec.RolloutStrategy.RollingUpdateConfiguration; c != nil {
-			f.unavailable = scaled(c.MaxUnavailable, f.replicas, false)
+			f.unavailable, f.surge = scaled(c.MaxUnavailable, f.replicas, false), scaled(c.MaxSurge, f.replicas, true)
 			if f.unavailable == 0 && c.MaxSurge == intstr.FromInt32(0) {
-				f.unavailable = 1 // nothing could be replaced
+				f.unavailable, f.surge = 1, 1 // nothing could be replaced
 			}
 		}
 		f.lowered = f.lowered || f.replicas < f.owed
@@ -283,6 +293,7 @@ func (r *replay) checkRoles() {
 		ready[key] += n
 		stay[key] += min(n, int(replicasOf(child))) // LeaderWorkerSet is to remove the others
 	}
+	r.checkRoom()
 	whole := map[string]bool{} // by set: a group without its unit serves no requests
 	for key, f := range r.roles {
 		f.lowered = f.lowered && ready[key] > f.owed
@@ -295,5 +306,33 @@ func (r *replay) checkRoles() {
 			f.owed = f.replicas
 		}
 		r.check(ruleRoles, ready[key] >= f.owed-f.unavailable, "%s has %d ready groups of %d, maxUnavailable is %d", key, ready[key], f.owed, f.unavailable)
+	}
+}
+
+// checkRoom checks the groups of each role in each slice, at whatever revision.
+func (r *replay) checkRoom() {
+	groups := map[string]map[string]sets.Set[string]{} // by role and slice
+	for _, p := range r.pods {
+		key, slice := roleKey(p.Labels), p.Labels[sliceLabel]
+		if r.roles[key] == nil {
+			continue
+		}
+		if groups[key] == nil {
+			groups[key] = map[string]sets.Set[string]{}
+		}
+		if groups[key][slice] == nil {
+			groups[key][slice] = sets.New[string]()
+		}
+		groups[key][slice].Insert(p.Labels[lws.SetNameLabelKey] + "-" + p.Labels[lws.GroupIndexLabelKey])
+	}
+	for key, f := range r.roles {
+		had := f.exist
+		f.exist = map[string]int{}
+		for slice, all := range groups[key] {
+			n := all.Len()
+			f.exist[slice] = n
+			r.check(ruleRoom, !f.replaced || n <= max(had[slice], f.replicas+f.surge), "%s has %d groups in slice %q, want at most %d and %d: %v",
+				key, n, slice, f.replicas, f.surge, sets.List(all))
+		}
 	}
 }

@@ -276,6 +276,12 @@ func TestReplayReportsViolationsOfRoles(t *testing.T) {
 		maps.Copy(p.Labels, labels)
 		return p
 	}
+	replaces := func() *disaggregated.DisaggregatedSet {
+		s := spec(1)
+		s.Annotations[recordAnnotation] = `{"version":1,"release":{"id":"r","phase":"HandingOver","policy":{"style":"STYLE_PARTITION"}}}`
+		s.Spec.Roles[0].Spec.RolloutStrategy.RollingUpdateConfiguration = &lws.RollingUpdateConfiguration{MaxUnavailable: intstr.FromInt32(1)}
+		return s
+	}
 	serves := []runtime.Object{spec(1), child("old", 1), group("old", true), child("new", 0)}
 	gone := deletedAt(group("old", true), "12:00:00")
 	mustViolate(t, "", append(serves[:4:4], child("new", 1), group("new", true), child("old", 0), gone))
@@ -290,4 +296,7 @@ func TestReplayReportsViolationsOfRoles(t *testing.T) {
 	lost.Status.Conditions[0].Status = corev1.ConditionFalse
 	mustViolate(t, "", append(emptied[:10:10], leader, child("new", 0), deletedAt(leader.DeepCopy(), "12:00:01"))) // its worker was never ready
 	mustViolate(t, ruleRoles, append(emptied[:10:10], leader, worker, lost))
+
+	ending := []runtime.Object{replaces(), child("old", 1), group("old", true), child("old", 0), deletedAt(group("old", true), "12:00:00")}
+	mustViolate(t, ruleRoom, append(ending[:5:5], child("new", 1), group("new", false)))
 }

@@ -524,11 +524,16 @@ func allAtOnce(c *lws.RollingUpdateConfiguration) bool {
 }
 
 func recordOf(s *lws.LeaderWorkerSet) *record {
-	if s == nil || s.Annotations[recordAnnotation] == "" {
+	if s == nil {
 		return nil
 	}
+	return recordIn(s.Annotations)
+}
+
+// recordIn returns the record of a workload with these annotations, nil if there is none.
+func recordIn(annotations map[string]string) *record {
 	r := &record{}
-	if err := json.Unmarshal([]byte(s.Annotations[recordAnnotation]), r); err != nil {
+	if annotations[recordAnnotation] == "" || json.Unmarshal([]byte(annotations[recordAnnotation]), r) != nil {
 		return nil
 	}
 	return r
