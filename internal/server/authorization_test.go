@@ -143,7 +143,7 @@ func TestUnknownTokensLeavePlaces(t *testing.T) {
 		a := o.authorization(endpoint.Endpoint{Network: "tcp"}, &connections{})
 		tokenOf := func(name string) string {
 			claims := fmt.Sprintf(`{"sub":%q,"aud":[%q],"exp":%d}`, name, review.Audience, time.Now().Add(time.Hour).Unix())
-			return "e30." + base64.RawURLEncoding.EncodeToString([]byte(claims)) + ".c2ln"
+			return "eyJhbGciOiJSUzI1NiJ9." + base64.RawURLEncoding.EncodeToString([]byte(claims)) + ".c2ln"
 		}
 		call := func(token string) error {
 			ctx := peer.NewContext(t.Context(), &peer.Peer{Addr: &net.TCPAddr{IP: net.IPv4(192, 0, 2, 1)}})

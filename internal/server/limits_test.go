@@ -216,7 +216,7 @@ func TestFailedHandshakesAreSampled(t *testing.T) {
 // token returns a token whose subject is a user. It is not signed.
 func token(user, audience string, expires time.Time) string {
 	claims := fmt.Sprintf(`{"sub":%q,"aud":[%q],"exp":%d}`, user, audience, expires.Unix())
-	return "e30." + base64.RawURLEncoding.EncodeToString([]byte(claims)) + ".c2ln"
+	return "eyJhbGciOiJSUzI1NiJ9." + base64.RawURLEncoding.EncodeToString([]byte(claims)) + ".c2ln"
 }
 
 // subjectOf returns the user of a token.

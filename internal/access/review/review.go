@@ -8,15 +8,13 @@ package review
 import (
 	"context"
 	"crypto/sha256"
-	"encoding/base64"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net/url"
 	"slices"
-	"strings"
 	"time"
 
+	"github.com/golang-jwt/jwt/v5"
 	"golang.org/x/sync/singleflight"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/util/wait"
@@ -230,34 +228,8 @@ func (a answered) AuthenticateToken(ctx context.Context, token string) (*authent
 
 // wellFormed reports whether a token may be valid: a JWT for [Audience] that has not expired. Its signature is the API server's to check.
 func wellFormed(token string, now time.Time) bool {
-	parts := strings.Split(token, ".")
+	var claims jwt.RegisteredClaims
+	_, parts, err := jwt.NewParser().ParseUnverified(token, &claims)
 	// A token without a signature is a JWT too, but the API server issues none.
-	if len(parts) != 3 || parts[2] == "" {
-		return false
-	}
-	raw, err := base64.RawURLEncoding.DecodeString(parts[1])
-	if err != nil {
-		return false
-	}
-	var claims struct {
-		Audience audiences `json:"aud"`
-		Expires  float64   `json:"exp"`
-	}
-	if err := json.Unmarshal(raw, &claims); err != nil {
-		return false
-	}
-	return slices.Contains(claims.Audience, Audience) && claims.Expires > float64(now.Unix())
-}
-
-// audiences are a string or a list of strings.
-type audiences []string
-
-// UnmarshalJSON implements json.Unmarshaler.
-func (a *audiences) UnmarshalJSON(raw []byte) error {
-	var one string
-	if json.Unmarshal(raw, &one) == nil {
-		*a = audiences{one}
-		return nil
-	}
-	return json.Unmarshal(raw, (*[]string)(a)) //nolint:wrapcheck // the caller's own
+	return err == nil && parts[2] != "" && slices.Contains(claims.Audience, Audience) && claims.ExpiresAt != nil && claims.ExpiresAt.After(now)
 }

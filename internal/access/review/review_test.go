@@ -33,7 +33,7 @@ import (
 )
 
 func tokenOf(claims string) string {
-	return "e30." + base64.RawURLEncoding.EncodeToString([]byte(claims)) + ".c2ln"
+	return "eyJhbGciOiJSUzI1NiJ9." + base64.RawURLEncoding.EncodeToString([]byte(claims)) + ".c2ln"
 }
 
 // good returns a token of a user.
