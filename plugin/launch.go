@@ -202,7 +202,7 @@ func (o *LaunchOptions) verifyChecksum(path string) error {
 	if err == nil && !same {
 		err = fmt.Errorf("%w: its SHA-256 is not %x", ErrChecksum, want)
 	}
-	return err //nolint:wrapcheck // it names the file
+	return err
 }
 
 // tailSize is the most bytes of a plugin's stderr that an error quotes.

@@ -44,8 +44,6 @@ import (
 	"github.com/lockstep-rollouts/lockstep/plugin/plugintest/tlstest"
 )
 
-const testTimeout = await.Patience
-
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // driver is a server.Driver over the fake, which panics on request.

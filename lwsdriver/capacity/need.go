@@ -142,8 +142,8 @@ func addTimes(sum, more corev1.ResourceList, n int) {
 	}
 }
 
-func countQuantity(n int) resource.Quantity {
-	return *resource.NewQuantity(int64(n), resource.DecimalSI)
+func oneObject() resource.Quantity {
+	return *resource.NewQuantity(1, resource.DecimalSI)
 }
 
 // Peak is the largest number of groups that a release has on top of the workload's own. It is reached during promotion: the

@@ -182,7 +182,7 @@ func compareResources(names []corev1.ResourceName, a, b corev1.ResourceList) int
 // podDemand is what a pod takes of a node.
 func podDemand(p *corev1.Pod) corev1.ResourceList {
 	d := podRequests(p)
-	d[corev1.ResourcePods] = countQuantity(1)
+	d[corev1.ResourcePods] = oneObject()
 	return d
 }
 

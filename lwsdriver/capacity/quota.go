@@ -66,7 +66,7 @@ func (n Need) usage(scopes []corev1.ScopedResourceSelectorRequirement) corev1.Re
 
 // podUsage returns the usage of one pod.
 func podUsage(pod *corev1.Pod) corev1.ResourceList {
-	out := corev1.ResourceList{corev1.ResourcePods: countQuantity(1), "count/pods": countQuantity(1)}
+	out := corev1.ResourceList{corev1.ResourcePods: oneObject(), "count/pods": oneObject()}
 	for name, q := range podRequests(pod) {
 		out[corev1.DefaultResourceRequestsPrefix+name] = q
 		if !isDeviceResource(name) {
@@ -88,7 +88,7 @@ func (n Need) claimUsage() corev1.ResourceList {
 	for i := range n.Template.VolumeClaimTemplates {
 		spec := &n.Template.VolumeClaimTemplates[i].Spec
 		one := corev1.ResourceList{
-			corev1.ResourcePersistentVolumeClaims: countQuantity(1), "count/persistentvolumeclaims": countQuantity(1),
+			corev1.ResourcePersistentVolumeClaims: oneObject(), "count/persistentvolumeclaims": oneObject(),
 		}
 		storage, sized := spec.Resources.Requests[corev1.ResourceStorage]
 		if sized {
@@ -96,7 +96,7 @@ func (n Need) claimUsage() corev1.ResourceList {
 		}
 		if class := ptr.Deref(spec.StorageClassName, ""); class != "" {
 			prefix := corev1.ResourceName(class + ".storageclass.storage.k8s.io/")
-			one[prefix+corev1.ResourcePersistentVolumeClaims] = countQuantity(1)
+			one[prefix+corev1.ResourcePersistentVolumeClaims] = oneObject()
 			if sized {
 				one[prefix+corev1.ResourceRequestsStorage] = storage
 			}
