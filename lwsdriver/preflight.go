@@ -97,7 +97,7 @@ func preflightOf(s *observe.Snapshot, p *pb.ReleasePolicy) *preflight.Inventory 
 // inventoryOf returns what the caches hold about a release, and the template of the groups.
 func (d *Driver) inventoryOf(s *observe.Snapshot, p *pb.ReleasePolicy) *preflight.Inventory {
 	out := preflightOf(s, p)
-	t, err := d.engine.Observer.Caches.Template(s.StableObject, plan.WaitingRevision(s.Stable, ""))
+	t, err := d.engine.Observer.Caches.Template(s.StableObject, plan.WaitingRevision(s.Stable, nil))
 	if s.Set == nil && err == nil {
 		out.Old = &t.LeaderWorkerTemplate
 	}

@@ -500,7 +500,7 @@ func (o *Observer) children(s *Snapshot, set *Set) []plan.Child {
 		view := o.workload(s, w)
 		child := plan.Child{
 			Name: w.Name, Role: w.Labels[disaggregated.RoleLabelKey], Revision: w.Labels[disaggregated.RevisionLabelKey], Slice: slice,
-			Replicas: view.Replicas, Deleting: view.Deleting, Groups: view.Groups, Legacy: w.Labels[sliceLabel] == "",
+			Replicas: view.Replicas, Unobserved: !view.Observed, Deleting: view.Deleting, Groups: view.Groups, Legacy: w.Labels[sliceLabel] == "",
 		}
 		if view.ScaledBy != view.ChangedBy {
 			child.ScaledBy = view.ScaledBy

@@ -10,16 +10,17 @@ import (
 	lws "sigs.k8s.io/lws/api/leaderworkerset/v1"
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 )
 
 // readUnsafeChanges compares the template of the groups with the one in the spec. It reads the cached fields of the former from
 // LWS's ControllerRevision, or else from the history.
 func (o *Observer) readUnsafeChanges(s *Snapshot) {
-	var stable string
-	if s.Record != nil && s.Record.Release != nil {
-		stable = s.Record.Release.StableRevision
+	var release *record.Release
+	if s.Record != nil {
+		release = s.Record.Release
 	}
-	waiting := plan.WaitingRevision(s.Stable, stable)
+	waiting := plan.WaitingRevision(s.Stable, release)
 	if waiting == "" {
 		return
 	}

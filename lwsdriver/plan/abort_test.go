@@ -103,3 +103,21 @@ func (s roleState) returned(all int) bool {
 	written, served := s.net.shares(s.objects, s.served)
 	return s.units(1) >= all && s.sides(s.selectors)[0] >= all && written == 0 && served == 0
 }
+
+// An abort counts on no group that its promotion has let go, although it serves until LeaderWorkerSet removes it: its child is scaled up first.
+func TestAbortCountsNoRemovedGroup(t *testing.T) {
+	t.Parallel()
+	for child, name := range map[int]string{0: "prefill, whose leaders get the requests", 1: "decode"} {
+		o := rolesObservation(4, 2)
+		o.Record.Release.Phase, o.Now = record.RollingBack, noon
+		kept := o.Children[child].Replicas
+		o.Children[child].Replicas = 0
+		d := must(Decide(Judge(o), nil))
+		scale, ok := d.Action.(ScaleChild)
+		assert.True(t, ok && scale.Replicas == kept && scale.Name == o.Children[child].Name, "%s: %#v, %s", name, d.Action, d.Message)
+
+		o.Children[child].Replicas, o.Children[child].Unobserved = kept, true
+		d = must(Decide(Judge(o), nil))
+		assert.Nil(t, d.Action, "%s: LeaderWorkerSet has not observed that: %s", name, d.Message)
+	}
+}

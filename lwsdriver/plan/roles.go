@@ -55,6 +55,8 @@ type Child struct {
 	Legacy bool `json:"legacy,omitzero"`
 	// Replicas is the number of groups in its spec.
 	Replicas int `json:"replicas,omitzero"`
+	// Unobserved is true until LWS has observed the present spec: it may still remove groups that this one has.
+	Unobserved bool `json:"unobserved,omitzero"`
 	// ScaledBy is the field manager that wrote it last, if that is not the one that created the child. Empty means unknown.
 	ScaledBy string `json:"scaledBy,omitzero"`
 	// Autoscaler is one that scales the child by itself. Empty means none.
@@ -72,6 +74,7 @@ type Part struct {
 // Reasons of decisions and groups of a DisaggregatedSet.
 const (
 	ReasonRoleNotReady = "RoleNotReady"
+	ReasonRemoved      = "Removed"
 	ReasonRolesScaling = "RolesScaling"
 	ReasonRoleUnsized  = "RoleUnsized"
 	ReasonChildMissing = "ChildMissing"

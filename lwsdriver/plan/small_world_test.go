@@ -464,10 +464,6 @@ func (w *world) compareSizes(o *Observation, s *state) {
 	if !w.resizes {
 		return
 	}
-	stable := ""
-	if r := o.release(); r != nil {
-		stable = r.StableRevision
-	}
 	sizeOf := func(revision string) (t record.Template) {
 		t.LeaderWorkerTemplate.Size = ptr.To[int32](1)
 		if revision == "C" {
@@ -475,7 +471,7 @@ func (w *world) compareSizes(o *Observation, s *state) {
 		}
 		return t
 	}
-	if from := WaitingRevision(o.Stable, stable); from != "" {
+	if from := WaitingRevision(o.Stable, o.release()); from != "" {
 		o.UnsafeChanges = CompareTemplates(sizeOf(from), sizeOf(s.own.template.String()))
 	}
 }

@@ -169,14 +169,16 @@ func CompareTemplates(groups, spec record.Template) []TemplateChange {
 }
 
 // WaitingRevision returns the revision of those groups that do not run the template in the spec. With several it is the stable
-// revision of the release, if that is one of them. Empty means that every group runs the template in the spec.
-func WaitingRevision(w Workload, stable string) string {
+// revision of the release, if there is one, and if that is one of them. A rollback restarts groups at the stable revision, also if none is left.
+// Empty means that every group runs the template in the spec.
+func WaitingRevision(w Workload, release *record.Release) string {
 	others := slices.DeleteFunc(w.distinctRevisions(), func(r string) bool { return r == w.Revision })
+	restarts := release != nil && release.Phase == record.RollingBack && release.StableRevision != w.Revision
 	switch {
+	case restarts, release != nil && slices.Contains(others, release.StableRevision):
+		return release.StableRevision
 	case len(others) == 0:
 		return ""
-	case slices.Contains(others, stable):
-		return stable
 	}
 	return others[0]
 }

@@ -99,18 +99,22 @@ func TestWaitingRevision(t *testing.T) {
 	for _, tt := range []struct {
 		name, spec, stable, want string
 		groups                   []string
+		phase                    record.Phase
 	}{
-		{"all groups run the template", "B", "", "", []string{"B", "B"}},
-		{"no group", "B", "A", "", nil},
-		{"not recorded yet", "", "", "A", []string{"A"}},
-		{"one", "B", "", "A", []string{"B", "A"}},
-		{"the stable revision of several", "C", "B", "B", []string{"A", "B", "C"}},
+		{"all groups run the template", "B", "", "", []string{"B", "B"}, ""},
+		{"no group", "B", "A", "", nil, ""},
+		{"not recorded yet", "", "", "A", []string{"A"}, ""},
+		{"one", "B", "", "A", []string{"B", "A"}, ""},
+		{"the stable revision of several", "C", "B", "B", []string{"A", "B", "C"}, record.Promoting},
+		{"a rollback to it, with no group left of it", "B", "A", "A", []string{"B", "B"}, record.RollingBack},
+		{"a rollback to it, with groups of a third one", "C", "A", "A", []string{"B", "C"}, record.RollingBack},
+		{"a rollback to the template", "A", "A", "B", []string{"B", "B"}, record.RollingBack},
 	} {
 		w := Workload{Revision: tt.spec}
 		for i, r := range tt.groups {
 			w.Groups = append(w.Groups, Group{Index: i, Revision: r})
 		}
-		assert.Equal(t, tt.want, WaitingRevision(w, tt.stable), tt.name)
+		assert.Equal(t, tt.want, WaitingRevision(w, &record.Release{StableRevision: tt.stable, Phase: tt.phase}), tt.name)
 	}
 }
 

@@ -101,6 +101,7 @@ func (o *Observation) formUnits() {
 		o.RolesWaiting = roleNamesOf(spec)
 	}
 	o.dropWaitingSlices()
+	o.discountRemoved()
 	o.coolRoles()
 	entry, stable := o.entryRole(), o.stableSide()
 	o.Stable.Replicas, o.Stable.Size = entry.Replicas*o.Slices, entry.Size
@@ -124,9 +125,29 @@ func (o *Observation) formUnits() {
 	full := slices.Repeat([]int{entry.Replicas}, o.Slices)
 	o.Stable.Groups = o.unitsIn(full, o.Stable.Replicas, func(c Child) bool { return c.Revision == stable || stable == "" })
 	o.Stable.Parts = o.entryParts(stable, full)
+	restored := func(c Child) bool { return c.Revision == stable && c.Unobserved }
+	o.Stable.Observed = o.Stable.Observed && !(o.rollsBack() && slices.ContainsFunc(o.Children, restored))
 	// Once a promotion removes the stable groups, no batch and no share counts on them.
 	if o.drainsRoles() {
 		o.Stable.Replicas = 0
+	}
+}
+
+// discountRemoved makes the groups not ready that their children no longer have in the spec: they serve until LeaderWorkerSet removes them, also if
+// the spec has them again by then.
+func (o *Observation) discountRemoved() {
+	for i := range o.Children {
+		c := &o.Children[i]
+		if !slices.ContainsFunc(c.Groups, func(g Group) bool { return g.Ready && g.Index >= c.Replicas }) {
+			continue
+		}
+		c.Groups = slices.Clone(c.Groups) // the cache shares them
+		for at := range c.Groups {
+			if g := &c.Groups[at]; g.Ready && g.Index >= c.Replicas {
+				g.Ready, g.ReadySince, g.FirstReady = false, time.Time{}, time.Time{}
+				g.Reason, g.Pod, g.Message = ReasonRemoved, g.Leader, "is being removed by LeaderWorkerSet"
+			}
+		}
 	}
 }
 
