@@ -310,6 +310,9 @@ func (s *lwset) ready() (n int) {
 
 func (w *world) setStable(s *state, a SetStable) error {
 	r := a.Record
+	if a.SaveTemplate && !slices.Contains(w.recordedRevisions(s), r.Release.StableRevision) {
+		return fmt.Errorf("the template of %s is saved, which LeaderWorkerSet does not have", r.Release.StableRevision)
+	}
 	if r.Release != nil && (a.SaveTemplate || a.RestoreTemplate) {
 		n := *r.Release
 		n.StableTemplate = &record.Template{}
