@@ -310,7 +310,8 @@ func (s *lwset) ready() (n int) {
 
 func (w *world) setStable(s *state, a SetStable) error {
 	r := a.Record
-	if a.SaveTemplate && !slices.Contains(w.recordedRevisions(s), r.Release.StableRevision) {
+	// A batch of all groups has it from the history if every group has been updated before.
+	if held := a.Rolling != nil && isHold(*a.Rolling); a.SaveTemplate && held && !slices.Contains(w.recordedRevisions(s), r.Release.StableRevision) {
 		return fmt.Errorf("the template of %s is saved, which LeaderWorkerSet does not have", r.Release.StableRevision)
 	}
 	if r.Release != nil && (a.SaveTemplate || a.RestoreTemplate) {
