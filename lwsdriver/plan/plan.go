@@ -162,8 +162,10 @@ func describeEnd(o Observation, d Decision) Decision {
 	}
 	if o.Stable.existingGroups() > 0 && !o.Stable.hasOtherRevisions(0) {
 		d.Reason = ReasonUnreleased
-		d.Message = fmt.Sprintf("every group of %s runs revision %s, which no release has released: the workload was scaled to 0 groups, or another client removed the hold. "+
-			"To go back, run `lockstep undo %s` and release the restored template", o.Stable.Name, now, o.inCommands())
+		d.Message = fmt.Sprintf("every group of %s runs revision %s, which no release has released: the workload was scaled to 0 groups, or another client removed the hold", o.Stable.Name, now)
+		if runs != "" {
+			d.Message += fmt.Sprintf(". To go back to revision %s, %s, and release the restored template", runs, o.howToRestore(runs))
+		}
 	} else {
 		d.Reason = ReasonNewRevisionWaits
 		d.Message = fmt.Sprintf("%s; revision %s waits for a release", d.Message, now)
