@@ -74,7 +74,6 @@ type Part struct {
 // Reasons of decisions and groups of a DisaggregatedSet.
 const (
 	ReasonRoleNotReady = "RoleNotReady"
-	ReasonRemoved      = "Removed"
 	ReasonRolesScaling = "RolesScaling"
 	ReasonRoleUnsized  = "RoleUnsized"
 	ReasonChildMissing = "ChildMissing"

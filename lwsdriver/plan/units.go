@@ -133,6 +133,9 @@ func (o *Observation) formUnits() {
 	}
 }
 
+// reasonRemoved is the reason of a group that its child no longer has in the spec.
+const reasonRemoved = "Removed"
+
 // discountRemoved makes the groups not ready that their children no longer have in the spec: they serve until LeaderWorkerSet removes them, also if
 // the spec has them again by then.
 func (o *Observation) discountRemoved() {
@@ -145,7 +148,7 @@ func (o *Observation) discountRemoved() {
 		for at := range c.Groups {
 			if g := &c.Groups[at]; g.Ready && g.Index >= c.Replicas {
 				g.Ready, g.ReadySince, g.FirstReady = false, time.Time{}, time.Time{}
-				g.Reason, g.Pod, g.Message = ReasonRemoved, g.Leader, "is being removed by LeaderWorkerSet"
+				g.Reason, g.Pod, g.Message = reasonRemoved, g.Leader, "is being removed by LeaderWorkerSet"
 			}
 		}
 	}
