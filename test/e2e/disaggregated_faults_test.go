@@ -77,13 +77,13 @@ func releaseWithoutLWS(t *testing.T) {
 	for i, style := range []pb.Style{pb.Style_STYLE_CANARY, pb.Style_STYLE_PARTITION} {
 		before, after := fmt.Sprintf("v%d", i+1), fmt.Sprintf("v%d", i+2)
 		s.setImage(after)
-		s.Await(after, 0, 0)
+		s.awaitHeld(after)
 		require.NoError(t, c.KillComponent(cluster.LWS))
 		require.NoError(t, c.StartComponent(t.Context(), cluster.LWS))
 		for _, decode := range []int32{3, 2} { // LWS follows the set again, and starts nothing of the template that waits
 			s.scale(2, decode)
 			s.Await(before, 2, decode)
-			s.Await(after, 0, 0)
+			s.awaitHeld(after)
 		}
 		groups := s.count()
 		s.begin(after, style, "50%", "100%")
@@ -170,7 +170,7 @@ func (s *roleSet) runDisturbed(d *disturbed, in style, intent pb.FinalizeIntent)
 		s.Await("v1", -1, -1)
 		s.Await("v2", 2, 2)
 	} else {
-		s.Await("v2", 0, 0)
+		s.awaitHeld("v2")
 		s.Await("v1", 2, 2)
 		if !in.inPlace() {
 			s.mustStay("v1", stable)
@@ -197,7 +197,7 @@ func TestDisaggregatedPromotionAborted(t *testing.T) {
 			s.expose()
 			user := s.service()
 			s.setImage("v2")
-			s.Await("v2", 0, 0)
+			s.awaitHeld("v2")
 			s.beginWith("r1", &pb.ReleasePolicy{
 				Style: style, Batches: []string{"100%"}, Traffic: &pb.TrafficPolicy{StableService: s.name + "-http", Ingresses: []string{s.name}},
 			})
@@ -212,7 +212,7 @@ func TestDisaggregatedPromotionAborted(t *testing.T) {
 			release()
 			s.awaitState(pb.State_STATE_ROLLED_BACK, "")
 			s.Await("v1", 2, 2)
-			s.Await("v2", 0, 0)
+			s.awaitHeld("v2")
 			for name, uid := range s.Leaders("v1") {
 				assert.False(t, style != pb.Style_STYLE_PARTITION && s.roleOf(name) == "decode" && old[name] != uid, "%s was started again", name)
 			}

@@ -319,7 +319,7 @@ func TestDisaggregatedRoles(t *testing.T) {
 		set.Spec.Roles = append(set.Spec.Roles, embed)
 	})
 	s.setImage("v4")
-	s.Await("v4", 0, 0)
+	s.awaitHeld("v4")
 	_, err := s.driver.Initialize(t.Context(), &pb.InitializeRequest{
 		Workload: s.ref(), ReleaseId: "next", Owner: "test", Policy: &pb.ReleasePolicy{Style: pb.Style_STYLE_CANARY, Batches: []string{"100%"}},
 	})

@@ -190,6 +190,25 @@ func (s *roleSet) dryScale(ctx context.Context, name string, groups int, scale .
 	return err
 }
 
+// awaitHeld waits until the children with a tag exist without groups, and may get none. LeaderWorkerSet passes through children without groups also
+// where nothing holds them.
+func (s *roleSet) awaitHeld(tag string) {
+	s.t.Helper()
+	s.Await(tag, 0, 0)
+	s.eventually("no child at "+tag+" may get groups", func(ctx context.Context) error {
+		found, err := s.Children(ctx, tag)
+		if err != nil {
+			return err
+		}
+		for role, child := range found {
+			if err := s.dryScale(ctx, child.Name, 1); err == nil || !strings.Contains(err.Error(), "Lockstep's hold") {
+				return fmt.Errorf("%s: %w", role, err)
+			}
+		}
+		return s.Check(ctx, tag, 0, 0)
+	})
+}
+
 // mustKeep fails if the leader of one of these groups was replaced.
 func (s *roleSet) mustKeep(tag string, before map[string]types.UID) {
 	s.t.Helper()
@@ -214,7 +233,7 @@ func TestDisaggregatedHeld(t *testing.T) {
 	s.mustPrint([]string{"ok lockstep-bounds DisaggregatedSets can be adopted"}, "check", "--kubeconfig", s.cluster.Kubeconfig())
 
 	s.setImage("v2")
-	s.Await("v2", 0, 0)
+	s.awaitHeld("v2")
 	c := s.awaitState(pb.State_STATE_HOLDING, "NewRevisionWaits")
 	if roles := c.GetRoles(); len(roles) != 2 || roles[0].GetStableReady() != 4 || roles[1].GetStableReady() != 2 || c.GetStableReady() != 4 {
 		t.Errorf("the context has roles %v and %d stable units ready", roles, c.GetStableReady())
@@ -226,7 +245,7 @@ func TestDisaggregatedHeld(t *testing.T) {
 	s.Await("v1", 4, 2)
 
 	s.setImage("v3")
-	s.Await("v3", 0, 0)
+	s.awaitHeld("v3")
 	s.Await("v2", -1, -1)
 	s.refuses()
 
@@ -236,7 +255,7 @@ func TestDisaggregatedHeld(t *testing.T) {
 	s.Await("v1", 4, 2)
 
 	s.setImage("v4")
-	s.Await("v4", 0, 0)
+	s.awaitHeld("v4")
 	s.disown(s.ref())
 	s.wake()
 	s.Await("v4", 4, 2)
@@ -252,7 +271,7 @@ func TestDisaggregatedGroupFails(t *testing.T) {
 	s.observer.waive(ruleRoles) // the test itself deletes a leader
 	s.adopt()
 	s.setImage("v2")
-	s.Await("v2", 0, 0)
+	s.awaitHeld("v2")
 	before := s.Leaders("v1")
 	for name := range before {
 		require.NoError(t, s.kube.CoreV1().Pods(s.namespace).Delete(t.Context(), name, metav1.DeleteOptions{}))
@@ -267,7 +286,7 @@ func TestDisaggregatedGroupFails(t *testing.T) {
 		return nil
 	})
 	s.Await("v1", 1, 2)
-	s.Await("v2", 0, 0)
+	s.awaitHeld("v2")
 }
 
 // wake has LWS reconcile the set: it tries again late what the bounds refused before they were deleted.
@@ -423,7 +442,7 @@ func TestDisaggregatedReleased(t *testing.T) {
 		}
 	}
 	s.abortBy("aborted", "patch disaggregatedsets", "patch replicabounds", "patch leaderworkersets", "patch leaderworkersets", "patch replicabounds")
-	s.Await("v2", 0, 0)
+	s.awaitHeld("v2")
 	s.mustStay("v1", stable)
 	if c := s.awaitState(pb.State_STATE_ROLLED_BACK, ""); !strings.Contains(c.GetMessage(), "run `lockstep undo disaggregatedset/llm -n "+s.namespace+" --to-revision "+c.GetStableRevision()+"`") {
 		t.Errorf("the abort does not say how the template is withdrawn: %s", c.GetMessage())
@@ -459,7 +478,7 @@ func TestDisaggregatedReleased(t *testing.T) {
 	assert.Len(t, updated, 6, "updated groups")
 	s.mustStay("v2", updated)
 	s.setImage("v3")
-	s.Await("v3", 0, 0)
+	s.awaitHeld("v3")
 	s.Await("v2", 4, 2)
 
 	s.driver.Kill()
@@ -559,7 +578,7 @@ func TestDisaggregatedShifted(t *testing.T) {
 	s.pace("1", "0")
 	s.adopt()
 	s.setImage("v2")
-	s.Await("v2", 0, 0)
+	s.awaitHeld("v2")
 	groups := s.count()
 
 	s.begin("aborted", pb.Style_STYLE_PARTITION, "25%", "50%", "100%")
@@ -571,7 +590,7 @@ func TestDisaggregatedShifted(t *testing.T) {
 		s.Await("v1", 4-updated[0], 2-updated[1])
 	}
 	s.finalize("aborted", rollback)
-	s.Await("v2", 0, 0)
+	s.awaitHeld("v2")
 	s.Await("v1", 4, 2)
 
 	s.begin("promoted", pb.Style_STYLE_PARTITION, "25%", "100%")
@@ -684,7 +703,7 @@ func TestDisaggregatedRoleScaler(t *testing.T) {
 	t.Parallel()
 	needsScalers(t)
 	s := newRoleSet(t, 4, 2)
-	s.observer.waive(ruleRoles) // it reads the groups in the spec, and a scaler has those of prefill
+	s.observer.waive(ruleRoles, ruleRoom) // both read the groups in the spec, and a scaler has those of prefill
 	s.autoscale()
 	before := s.hpa()
 	s.adopt()
@@ -693,7 +712,7 @@ func TestDisaggregatedRoleScaler(t *testing.T) {
 	s.scaleRole(4)
 	s.Await("v1", 4, 2)
 	s.setImage("v2")
-	s.Await("v2", 0, 0)
+	s.awaitHeld("v2")
 	s.scaleRole(3)
 	s.Await("v1", 3, 2)
 	s.scaleRole(4)
@@ -712,7 +731,7 @@ func TestDisaggregatedRoleScaler(t *testing.T) {
 		t.Errorf("%d units are ready, roles %v", c.GetUpdatedReady(), roles)
 	}
 	s.finalize("aborted", rollback)
-	s.Await("v2", 0, 0)
+	s.awaitHeld("v2")
 	s.Await("v1", 5, 2)
 	s.awaitHold("", before)
 
@@ -732,7 +751,7 @@ func TestDisaggregatedRoleScaler(t *testing.T) {
 	s.awaitHold("", before)
 
 	s.setImage("v3")
-	s.Await("v3", 0, 0)
+	s.awaitHeld("v3")
 	s.switchesScaling(before)
 	s.begin("shifted", pb.Style_STYLE_PARTITION, "50%", "100%")
 	s.upgrade("shifted", 0)
@@ -785,7 +804,7 @@ func (s *roleSet) switchesScaling(before *autoscalingv2.HorizontalPodAutoscaler)
 	s.mustStay("v3", updated)
 	s.scaleRole(4)
 	s.finalize("switched", rollback)
-	s.Await("v3", 0, 0)
+	s.awaitHeld("v3")
 	s.Await("v2", 4, 2)
 	s.awaitHold("", before)
 }
@@ -863,7 +882,7 @@ func TestDisaggregatedEmptied(t *testing.T) {
 		},
 	} {
 		s.setImage("v2")
-		s.Await("v2", 0, 0)
+		s.awaitHeld("v2")
 		s.scale(0, 0)
 		s.Await("v1", -1, -1)
 		s.awaitState(pb.State_STATE_HOLDING, "NewRevisionWaits")
@@ -877,7 +896,7 @@ func TestDisaggregatedEmptied(t *testing.T) {
 			Workload: s.ref(), ReleaseId: "r1", Owner: "test", Policy: &pb.ReleasePolicy{Style: pb.Style_STYLE_CANARY, Batches: []string{"100%"}},
 		})
 		mustFail(t, err, pb.ErrorReason_ERROR_REASON_UNSUPPORTED, "no child of role prefill", "lockstep undo")
-		s.Await("v2", 0, 0)
+		s.awaitHeld("v2")
 		bring()
 		s.awaitState(pb.State_STATE_HOLDING, "Held")
 	}
@@ -900,7 +919,7 @@ func TestDisaggregatedUndone(t *testing.T) {
 	s := newRoleSet(t, 2, 1)
 	s.adopt()
 	s.setImage("v2")
-	s.Await("v2", 0, 0)
+	s.awaitHeld("v2")
 	kept := metav1.ListOptions{LabelSelector: snapshotSelector}
 	require.NoError(t, s.kube.AppsV1().ControllerRevisions(s.namespace).DeleteCollection(t.Context(), metav1.DeleteOptions{}, kept))
 	s.awaitHistory("0 v2 - current", "1 v1 - stable") // from the children
@@ -922,7 +941,7 @@ func TestDisaggregatedUndone(t *testing.T) {
 	s.Await("v2", 3, 2)
 	name := s.undo("")
 	assert.Equal(t, history[1].GetName(), name, "revision %s is restored, want %s", name, history[1].GetName())
-	s.Await("v1", 0, 0)
+	s.awaitHeld("v1")
 	s.Await("v2", 3, 2)
 	s.awaitHistory("2 v2 first COMPLETED stable", "1 v1 - current")
 	if c := s.awaitState(pb.State_STATE_COMPLETED, ""); c.GetTemplateRevision() != history[1].GetName() {
@@ -939,7 +958,7 @@ func TestDisaggregatedUndone(t *testing.T) {
 
 	s.disown(s.ref())
 	s.undo(history[0].GetName())
-	s.Await("v2", 0, 0)
+	s.awaitHeld("v2")
 	s.Await("v1", 3, 2)
 	s.edit(func(set *disaggregated.DisaggregatedSet) { set.Spec.Roles[1].Name = "answer" })
 	s.eventually("the roles are refused", func(ctx context.Context) error {
@@ -968,7 +987,7 @@ func TestDisaggregatedRefused(t *testing.T) {
 	s := newRoleSet(t, 2, 1)
 	s.adopt()
 	s.setImage("v2")
-	s.Await("v2", 0, 0)
+	s.awaitHeld("v2")
 	begin := func(change func(*pb.ReleasePolicy)) error {
 		p := &pb.ReleasePolicy{Style: pb.Style_STYLE_CANARY, Batches: []string{"100%"}}
 		change(p)

@@ -80,11 +80,17 @@ var optional = map[string]string{
 // Proves: Security: requests are those of docs/security.md, each right is used; the pods are restricted.
 func TestRightsInAuditLog(t *testing.T) {
 	t.Parallel()
+	rightsCourses(t)
+	checkRights(t, newEnv(t), func(role string, right audit.Right) bool {
+		return optional[role] == "" && notRequested[right.String()] == ""
+	})
+}
+
+// checkRights compares the requests of all drivers in the log with docs/security.md: it claims each, and each right there that is due was used.
+func checkRights(t *testing.T, e *env, due func(role string, right audit.Right) bool) {
+	t.Helper()
 	claims, err := audit.Claims("../../docs/security.md")
 	require.NoError(t, err)
-	rightsCourses(t)
-
-	e := newEnv(t)
 	claimed, used := map[audit.Right]bool{}, map[audit.Right]bool{}
 	for _, rights := range claims {
 		maps.Copy(claimed, rights)
@@ -100,13 +106,46 @@ func TestRightsInAuditLog(t *testing.T) {
 	}
 	for role, rights := range claims {
 		for right := range rights {
-			assert.False(t, !used[right] && optional[role] == "" && notRequested[right.String()] == "",
-				"%s has the right to %s, which no course used", role, right)
+			assert.False(t, !used[right] && due(role, right), "%s has the right to %s, which no course used", role, right)
 		}
 	}
 	t.Logf("%d rights used: %v", len(used), slices.SortedFunc(maps.Keys(used), func(a, b audit.Right) int {
 		return strings.Compare(a.Resource+a.Verb, b.Resource+b.Verb)
 	}))
+}
+
+// TestRightsInAuditLog for the role of DisaggregatedSets: an adoption, the end of bounds that outlive their set, and a scaler use its rights.
+//
+// Proves: Security: requests are those of docs/security.md, each right is used; the pods are restricted.
+func TestDisaggregatedRights(t *testing.T) {
+	t.Parallel()
+	s := newRoleSet(t, 1, 1)
+	scaled := s.hasScalers()
+	if scaled { // LWS v0.10.0
+		s.scaleExternally(0)
+	}
+	s.adopt()
+	s.setImage("v2")
+	s.begin("r1", pb.Style_STYLE_CANARY, "100%")
+	s.upgrade("r1", 0)
+	s.finalize("r1", promote)
+	s.disown(s.ref())
+	s.awaitNoBounds()
+	checkRights(t, s.env, func(role string, right audit.Right) bool {
+		needsScaler := strings.HasPrefix(right.Resource, scalersResource.Resource)
+		return role == "lockstep-driver-disaggregated" && notRequestedOfSets[right.String()] == "" && (scaled || !needsScaler)
+	})
+}
+
+// notRequestedOfSets has the rights to DisaggregatedSets that TestDisaggregatedRights doesn't use, with the reason.
+var notRequestedOfSets = map[string]string{
+	"update disaggregatedsets/finalizers.disaggregatedset.x-k8s.io": "an admission plugin asks for it when the bounds are created",
+
+	"list disaggregatedsets.disaggregatedset.x-k8s.io":                    streams,
+	"list disaggregatedsetrolescalers.disaggregatedset.x-k8s.io":          streams,
+	"list replicabounds.lockstep.dev":                                     streams,
+	"list validatingadmissionpolicies.admissionregistration.k8s.io":       streams,
+	"list validatingadmissionpolicybindings.admissionregistration.k8s.io": streams,
 }
 
 // rightsCourses runs releases that need every right but those in notRequested and optional.

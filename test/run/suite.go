@@ -41,7 +41,7 @@ var monitored = []string{"TestGates", "TestDashboard", "TestDashboardDriver", "T
 var disaggregated = []string{
 	"TestDisaggregatedHeld", "TestDisaggregatedGroupFails", "TestDisaggregatedReleased", "TestDisaggregatedBlueGreen", "TestDisaggregatedShifted", "TestDisaggregatedUndone",
 	"TestDisaggregatedRoleScaler", "TestDisaggregatedSlices", "TestDisaggregatedLegacySlices", "TestDisaggregatedFaults", "TestDisaggregatedForeign", "TestDisaggregatedRefused", "TestDisaggregatedRoles",
-	"TestDisaggregatedScaledToZero", "TestDisaggregatedEmptied", "TestDisaggregatedPromotionAborted", "TestDisaggregatedMarks", "TestDisaggregatedNamespaced",
+	"TestDisaggregatedScaledToZero", "TestDisaggregatedEmptied", "TestDisaggregatedPromotionAborted", "TestDisaggregatedMarks", "TestDisaggregatedNamespaced", "TestDisaggregatedRights",
 }
 
 // whole has every end-to-end test. The longest suites are first, and those that run alone are last.
