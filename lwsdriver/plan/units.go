@@ -126,7 +126,7 @@ func (o *Observation) formUnits() {
 	o.Stable.Groups = o.unitsIn(full, o.Stable.Replicas, func(c Child) bool { return c.Revision == stable || stable == "" })
 	o.Stable.Parts = o.entryParts(stable, full)
 	restored := func(c Child) bool { return c.Revision == stable && c.Unobserved }
-	o.Stable.Observed = o.Stable.Observed && !(o.rollsBack() && slices.ContainsFunc(o.Children, restored))
+	o.Stable.Observed = o.Stable.Observed && (!o.rollsBack() || !slices.ContainsFunc(o.Children, restored))
 	// Once a promotion removes the stable groups, no batch and no share counts on them.
 	if o.drainsRoles() {
 		o.Stable.Replicas = 0
