@@ -48,9 +48,8 @@ func run() error {
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
-	driver, err := plugin.Launch(ctx, *binary, plugin.LaunchOptions{
-		SHA256: *checksum, Logger: slog.Default(), Args: []string{"--kubeconfig", *kubeconfig, "--namespace", *namespace, "--log-level", "warn"},
-	})
+	driver, err := plugin.Launch(ctx, *binary, plugin.LaunchOptions{SHA256: *checksum, Logger: slog.Default(),
+		Args: []string{"--kubeconfig", *kubeconfig, "--namespace", *namespace, "--log-level", "warn"}})
 	if err != nil {
 		return err
 	}
