@@ -59,8 +59,18 @@ type Pod struct {
 	exit *exit // nil: none of its containers has failed, or it is being deleted
 }
 
-// childLabels are the labels of a pod that name the child of a DisaggregatedSet it belongs to. The set is empty if it belongs to none.
+// childLabels are the labels of a child of a DisaggregatedSet, and of its pods. The set is empty for others.
 type childLabels struct{ set, role, revision, slice string }
+
+func childLabelsOf(labels map[string]string) childLabels {
+	return childLabels{labels[disaggregated.SetNameLabelKey], labels[disaggregated.RoleLabelKey], labels[disaggregated.RevisionLabelKey], labels[sliceLabel]}
+}
+
+// sliceIndex returns the index of the slice. LWS v0.9.0 has no label: it is the first.
+func (l childLabels) sliceIndex() int {
+	i, _ := strconv.Atoi(l.slice)
+	return i
+}
 
 // setKey returns the key of the DisaggregatedSet.
 func (l childLabels) setKey(namespace string) types.NamespacedName {
@@ -116,9 +126,7 @@ func unreadablePod(obj any) any {
 func podOf(pod *corev1.Pod) *Pod {
 	return &Pod{
 		ObjectMeta: stripMeta(&pod.ObjectMeta), set: intern(pod.Labels[lws.SetNameLabelKey]), Group: intern(pod.Labels[lws.GroupIndexLabelKey]),
-		child: unique.Make(childLabels{
-			pod.Labels[disaggregated.SetNameLabelKey], pod.Labels[disaggregated.RoleLabelKey], pod.Labels[disaggregated.RevisionLabelKey], pod.Labels[sliceLabel],
-		}),
+		child:    unique.Make(childLabelsOf(pod.Labels)),
 		Revision: intern(pod.Labels[lws.RevisionKey]), leader: pod.Labels[lws.WorkerIndexLabelKey] == "0", Terminating: pod.DeletionTimestamp != nil,
 	}
 }

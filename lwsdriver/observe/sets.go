@@ -9,7 +9,6 @@ import (
 	"maps"
 	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 
 	admissionv1 "k8s.io/api/admissionregistration/v1"
@@ -496,11 +495,11 @@ func (o *Observer) children(s *Snapshot, set *Set) []plan.Child {
 	slices.SortFunc(objects, func(a, b *lws.LeaderWorkerSet) int { return strings.Compare(a.Name, b.Name) })
 	all := make([]plan.Child, 0, len(objects))
 	for _, w := range objects {
-		slice, _ := strconv.Atoi(w.Labels[sliceLabel]) // LWS v0.9.0 has none: it is the first
-		view := o.workload(s, w)
+		labels, view := childLabelsOf(w.Labels), o.workload(s, w)
+		slice := labels.sliceIndex()
 		child := plan.Child{
-			Name: w.Name, Role: w.Labels[disaggregated.RoleLabelKey], Revision: w.Labels[disaggregated.RevisionLabelKey], Slice: slice,
-			Replicas: view.Replicas, Unobserved: !view.Observed, Deleting: view.Deleting, Groups: view.Groups, Legacy: w.Labels[sliceLabel] == "",
+			Name: w.Name, Role: labels.role, Revision: labels.revision, Slice: slice,
+			Replicas: view.Replicas, Unobserved: !view.Observed, Deleting: view.Deleting, Groups: view.Groups, Legacy: labels.slice == "",
 		}
 		if view.ScaledBy != view.ChangedBy {
 			child.ScaledBy = view.ScaledBy
@@ -520,9 +519,8 @@ func (o *Observer) deletedChildren(s *Snapshot) (all []plan.Child) {
 		if o.Caches.Workload(name) != nil {
 			continue
 		}
-		slice, _ := strconv.Atoi(labels.slice)
 		all = append(all, plan.Child{
-			Name: name.Name, Role: labels.role, Revision: labels.revision, Slice: slice, Deleting: true,
+			Name: name.Name, Role: labels.role, Revision: labels.revision, Slice: labels.sliceIndex(), Deleting: true,
 			Groups: o.Caches.Groups.groupsOf(name, 0, 1, nil, s.Now, 0),
 		})
 	}

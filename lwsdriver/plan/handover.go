@@ -245,15 +245,17 @@ func scaleDownStable(o Observation) Decision {
 			Message: fmt.Sprintf("the groups of %s stay until those of %s are ready again%s%s", o.Stable.Name, c.Name, o.describeBatch(), o.describeUnready(c.All())),
 		}
 	}
+	left := o.Stable.Groups
+	if o.hasRoles() {
+		left = slices.Concat(left, o.partnerGroups(o.stableSide()), o.deletedStable())
+	}
 	d := Decision{
-		Reason: ReasonScalingDown, Wait: WaitCleanup, Remedy: cmp.Or(o.deletionRemedy(o.Stable.Groups), o.lwsRemedy()),
+		Reason: ReasonScalingDown, Wait: WaitCleanup, Remedy: cmp.Or(o.deletionRemedy(left), o.lwsRemedy()),
 		Message: Counted(o.Stable.existingGroups(), "group of "+o.Stable.Name+" is", "groups of "+o.Stable.Name+" are") + " being deleted",
 	}
 	if o.hasRoles() {
-		left := slices.Concat(o.Stable.Groups, o.partnerGroups(o.stableSide()), o.deletedStable())
-		d.Remedy = cmp.Or(o.deletionRemedy(left), o.lwsRemedy())
 		d.Message = fmt.Sprintf("the groups of revision %s that are left are being deleted%s%s", r.StableRevision,
-			o.describeRoles((*pb.Role).GetStable, (*pb.Role).GetReplicas), describeTerminating(left))
+			o.describeRoles((*pb.Role).GetStable, (*pb.Role).GetReplicas), o.describeTerminating(left))
 	}
 	scalesDown := o.Stable.Replicas > 0 || o.hasRoles() && !o.drainsRoles() // the entry role may have no groups
 	if o.hasRoles() && o.awaitsNewGroups() {

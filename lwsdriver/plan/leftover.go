@@ -72,11 +72,11 @@ func (o Observation) isAliveAt(revision string) bool {
 func warnLeftovers(o Observation, d Decision) Decision {
 	for _, w := range o.Leftovers {
 		d.Message += fmt.Sprintf("; %s receives no requests and has been terminating since %s%s. %s",
-			w.Name, clockTime(w.DeletingSince), describeTerminating(w.Groups), o.deletionRemedy(w.Groups))
+			w.Name, clockTime(w.DeletingSince), o.describeTerminating(w.Groups), o.deletionRemedy(w.Groups))
 	}
 	for _, c := range o.Children {
 		if r := o.release(); r != nil && c.Revision == r.UpdateRevision && c.Revision != o.stableSide() && o.deletionRemedy(c.Groups) != "" {
-			d.Message += fmt.Sprintf("; %s receives no requests and has groups that are terminating%s. %s", c.Name, describeTerminating(c.Groups), o.deletionRemedy(c.Groups))
+			d.Message += fmt.Sprintf("; %s receives no requests and has groups that are terminating%s. %s", c.Name, o.describeTerminating(c.Groups), o.deletionRemedy(c.Groups))
 		}
 	}
 	return d
@@ -115,7 +115,7 @@ func awaitDeletion(o Observation, d Decision, w Workload) Decision {
 	if left := o.leftoverAt(w).Sub(o.Now); left > 0 {
 		d.Recheck = earliest(d.Recheck, left)
 	}
-	d.Message += describeTerminating(w.Groups)
+	d.Message += o.describeTerminating(w.Groups)
 	return d
 }
 
@@ -145,8 +145,8 @@ func later(a, b time.Time) time.Time {
 }
 
 // describeTerminating names the groups of which pods are being deleted.
-func describeTerminating(groups []Group) string {
-	return Observation{}.describeUnready(onePerGroup(slices.DeleteFunc(slices.Clone(groups), func(g Group) bool { return g.Reason != reasonTerminating })))
+func (o Observation) describeTerminating(groups []Group) string {
+	return o.describeUnready(onePerGroup(slices.DeleteFunc(slices.Clone(groups), func(g Group) bool { return g.Reason != reasonTerminating })))
 }
 
 // reasonTerminating is the reason of a group whose pod is being deleted.

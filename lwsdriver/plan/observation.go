@@ -72,7 +72,7 @@ type Observation struct {
 	Roles    []Role  `json:"roles,omitzero"`
 	Slices   int     `json:"slices,omitzero"`
 	Children []Child `json:"children,omitzero"`
-	// DeletedChildren are those that no longer exist, with the groups of which pods are left.
+	// DeletedChildren are children that LeaderWorkerSet has deleted, with the groups of which pods are left.
 	DeletedChildren []Child `json:"deletedChildren,omitzero"`
 	// EntryRole is the role whose leaders get the requests. Empty, or a role that the groups do not have, means the first one.
 	EntryRole string `json:"entryRole,omitzero"`

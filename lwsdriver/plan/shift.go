@@ -255,7 +255,7 @@ func (o Observation) stepSlice(b Bounds, slice, units int, leaving []Group) {
 		if have.Update != b.Update {
 			return 0
 		}
-		return min(have.Exact[at(r)], o.groupsOf(slice, b.Update, r))
+		return min(have.Exact[at(r)], o.groupsWith(slice, b.Update, r, 0))
 	}
 	// surgeAllows returns how many groups of a role the update revision may have beside the stable ones.
 	surgeAllows := func(r Role) int {
@@ -316,12 +316,8 @@ func (o Observation) stableGoal(role Role, units int) int {
 	return max(role.Replicas-o.roleGroups(role, units), o.roleGroups(role, 1))
 }
 
-// groupsOf returns how many groups a role of a slice has at a revision, those of which pods are still being deleted included.
-func (o Observation) groupsOf(slice int, revision string, role Role) int {
-	return o.groupsWith(slice, revision, role, 0)
-}
-
-// groupsWith returns groupsOf once the revision is to have at least a number of groups: one that is being deleted has its index until it is gone.
+// groupsWith returns how many groups a role of a slice has at a revision, those of which pods are still being deleted included, once it is to have
+// at least a number of them: one that is being deleted has its index until it is gone.
 func (o Observation) groupsWith(slice int, revision string, role Role, least int) int {
 	c := o.childOf(slice, revision, role.Name)
 	least = max(least, c.Replicas)

@@ -31,7 +31,7 @@ var paceRules = []Rule{
 		Details: "Not reported if the release adds as many groups as exist (blue-green, or a canary whose last batch is 100 %), nor for a " +
 			"single group",
 		Fix: "Set maxUnavailable to the groups that you can spare, 1 for example, or release blue-green, where they have no requests by then",
-		// It skips a workload of a single group, which has a warning of its own, and a release whose second set serves
+		// Check skips a workload of a single group, which has a warning of its own, and a release whose second set serves
 		// meanwhile.
 		Check: func(s *Inventory, report func(Hit)) {
 			most := native.LimitsOf(s.Rolling, s.replicas()).MaxUnavailable

@@ -23,7 +23,7 @@ var serviceRules = []Rule{{
 	Why:     "Only leaders answer requests: those that reach a worker fail, and the share of a release is counted in pods that do not serve",
 	Details: "Headless Services are skipped: they are for DNS names, such as the one that LWS creates",
 	Fix:     fmt.Sprintf("Add %s: \"0\" to its selector", lws.WorkerIndexLabelKey),
-	// It finds Services that lead requests to workers.
+	// Check finds Services that lead requests to workers.
 	Check: func(s *Inventory, report func(Hit)) {
 		w := s.Pods()
 		s.judgeServices(report, func(_ map[string]string, leaders, workers int) string {
@@ -40,7 +40,7 @@ var serviceRules = []Rule{{
 	Details: "Releases that route requests pass, and so do releases in place, which add no group. A Service that selects groups of a DisaggregatedSet " +
 		"by the label `app` never passes after an upgrade of LeaderWorkerSet to v0.10.0, which gives new groups another one",
 	Fix: "Have the release route the requests (--service, --http-route), or select by a label of the pod templates instead",
-	// It finds Services with the name of the workload in their selector, or with the label app of its pods, if LWS gives new ones another. A
+	// Check finds Services with the name of the workload in their selector, or with the label app of its pods, if LWS gives new ones another. A
 	// Service that selects workers by the name needs another selector first.
 	Check: func(s *Inventory, report func(Hit)) {
 		if s.part != nil {
@@ -75,7 +75,7 @@ var serviceRules = []Rule{{
 		"unless the policy names one. How a router pairs is its own configuration, which is not read",
 	Fix:     "Have the router choose pods by " + disaggregated.RevisionLabelKey + ", or by the pool of the policy",
 	Applies: func(s *Inventory) bool { return len(s.Roles) > 0 && s.Policy.Traffic != nil },
-	// It finds Services that select other roles than the entry role, whatever their revision.
+	// Check finds Services that select other roles than the entry role, whatever their revision.
 	Check: func(s *Inventory, report func(Hit)) {
 		for i := range s.Roles {
 			if i == s.EntryRole() {

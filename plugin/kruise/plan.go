@@ -329,7 +329,7 @@ func waitsFor(v View) string {
 	}
 }
 
-// needsEvidence reports whether the next move depends on evidence. A release of nothing, which has a policy, does not.
+// needsEvidence reports whether the next move depends on evidence. That which only notes the restored template has a policy, and does not.
 func (v View) needsEvidence() bool {
 	g := goalOf(v)
 	return g.Kind == converge.Hold && g.Why != "" && g.Policy == nil || v.templateDue()
