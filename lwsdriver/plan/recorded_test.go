@@ -23,6 +23,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/simulate/native"
 )
 
 // recordings are files with observations of the real controllers, written by the end-to-end suites: by default the ones in testdata, or the
@@ -183,6 +185,9 @@ type history struct {
 func (h *history) see(e entry, w Workload) {
 	if w.Revision == "" || w.Orphaned || h.large != "" {
 		return // LWS has not acted on its template yet
+	}
+	if h.limit(e, "groups with those of maxSurge", w.Replicas+native.LimitsOf(w.Rolling, w.Replicas).MaxSurge, maxIndices) {
+		return
 	}
 	var now seen
 	for _, g := range w.Groups {
