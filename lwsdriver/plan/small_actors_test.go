@@ -216,10 +216,14 @@ func (w *world) apply(s *state, action Action) error {
 	case RestartGroup:
 		i := slices.Index(leaderNames["vllm"], a.Leader)
 		m := &s.own.groups[i]
+		at := m.revision
 		if s.restarting = true; m.fault < nodeLost {
-			*m = member{lost: fresh, ran: m.ran, broken: m.broken, hurt: m.hurt, restarts: m.restarts}
+			*m = member{lost: fresh, ran: m.ran, broken: m.broken, hurt: m.hurt, restarts: m.restarts, restarted: m.restarted}
 		} else {
 			m.fault = terminating
+		}
+		if m.restarted != at {
+			m.restarts, m.restarted = 0, at
 		}
 		m.restarts = min(m.restarts+1, maxRestarts)
 	case SetTraffic:
@@ -389,6 +393,9 @@ func (w *world) run(s *lwset) {
 			if uint8(i) < l.partition {
 				m.revision = l.current
 			}
+			if m.revision != m.restarted {
+				m.restarts, m.restarted = 0, 0
+			}
 			if m.lost == unset {
 				m.lost = fresh
 			}
@@ -441,7 +448,7 @@ func (s *lwset) remove(i int) {
 		m.fault = terminating
 		return
 	}
-	*m = member{lost: lost, ran: m.ran, broken: m.broken, restarts: m.restarts, hurt: m.hurt}
+	*m = member{lost: lost, ran: m.ran, broken: m.broken, restarts: m.restarts, restarted: m.restarted, hurt: m.hurt}
 }
 
 // ready has a group become ready.
@@ -900,7 +907,7 @@ func (w *world) restartDriver(s *state) {
 	for _, set := range []*lwset{&s.own, &s.added} {
 		for i := range set.groups {
 			m := &set.groups[i]
-			if m.restarts, m.first, m.warm = 0, unset, false; m.ready && (m.since != fresh || !w.minReady) {
+			if m.restarts, m.restarted, m.first, m.warm = 0, 0, unset, false; m.ready && (m.since != fresh || !w.minReady) {
 				m.first = m.since
 			}
 			switch {

@@ -175,7 +175,7 @@ func (n *network) putObjects(o model.Objects) uint8 {
 		r.SetGeneration(1)
 		routes[key] = r
 		rules = append(rules, r.Object["spec"])
-		fields = append(fields, r.GetManagedFields())
+		fields = append(fields, fmt.Sprint(r.GetAnnotations()), r.GetManagedFields())
 		share := traffic.RouteWeight(traffic.Route{Key: key, Object: r}, traffic.Setup{Policy: *n.policy})
 		to.share, to.least = max(to.share, share), min(to.least, share)
 	}

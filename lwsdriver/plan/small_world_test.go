@@ -91,7 +91,9 @@ type member struct {
 	broken   revision // the revision at which it does not become ready
 	fault    fault
 	warm     bool // its leader has answered the warm-up request
-	restarts uint8
+	// restarts counts the driver's restarts of the group at the revision restarted.
+	restarts  uint8
+	restarted revision
 }
 
 // fault is why a group is not ready, besides its revision.
