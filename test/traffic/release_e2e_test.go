@@ -161,12 +161,11 @@ func TestDashboardQueries(t *testing.T) {
 	s := serving.Prepare(e, d)
 	e.Deploy("model", 4)
 	s.Expose()
-	// While the groups are verified, the release has a deadline.
-	s.BeginBy(&pb.ReleasePolicy{
-		Style: pb.Style_STYLE_CANARY, Batches: []string{"25%", "100%"}, Traffic: serving.ByRoute(), MinReady: durationpb.New(5 * time.Second),
-	})
+	canary := s.BeginBy(&pb.ReleasePolicy{Style: pb.Style_STYLE_CANARY, Batches: []string{"25%", "100%"}, Traffic: serving.ByRoute()})
 	s.Upgrade(0)
 	s.Weight(10)
+	// The release has a deadline again for as long as a group of the canary is not ready.
+	e.Behave(canary+"-0-1", cluster.BehaviorNeverReady)
 
 	queries := dashboard(t)
 	require.GreaterOrEqual(t, len(queries), 20, "the dashboard has only %d queries", len(queries))
