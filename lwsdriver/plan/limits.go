@@ -234,8 +234,8 @@ func (o Observation) stopRoll() *Decision {
 	}
 	switch {
 	case o.Record == nil && o.Stable.hasOtherRevisions(int(ptr.Deref(o.Stable.Rolling.Partition, 0))):
-		return o.awaitLWS(ReasonRolling, "requests return to %s once LeaderWorkerSet has replaced its groups: it has no record, so nothing else bounds how many at a time",
-			o.Stable.Name)
+		return o.awaitLWS(ReasonRolling, "requests return to %s once LeaderWorkerSet has replaced its groups: it has no record, so nothing else bounds how many at a time%s",
+			o.Stable.Name, o.describeUnready(o.Stable.All()))
 	case o.rollsTooFast():
 		const why = "hold, since requests return to groups that LeaderWorkerSet may replace all at once"
 		return ptr.To(writeStable(SetStable{Record: *o.Record, Rolling: hold(), Why: why}, ReasonRolling))

@@ -251,7 +251,7 @@ func failExpired(o Observation, d Decision, since time.Time) Decision {
 			continuationText(o, "that is deleted")
 	case WaitTraffic:
 		d.Reason = ReasonTrafficDeadline
-		d.Message = fmt.Sprintf("requests are not routed as required %s. Reason %s: %s%s", lasted, reason, d.remedyOr(trafficRemedy(reason)),
+		d.Message = fmt.Sprintf("requests are not routed as required %s. Reason %s: %s%s", lasted, reason, d.remedyOr(o.trafficRemedy(reason)),
 			continuationText(o, "that is repaired"))
 	case WaitCache:
 		d.Message = "the API server has not confirmed what the driver knows " + lasted + ". " + d.Remedy + continuationText(o, "it is confirmed")
@@ -284,7 +284,7 @@ func continuationText(o Observation, once string) string {
 }
 
 // trafficRemedy returns what to do about routing that is not in force.
-func trafficRemedy(reason string) string {
+func (o Observation) trafficRemedy(reason string) string {
 	switch reason {
 	case traffic.ReasonBlocked:
 		return "repair the object that the message names, or let the driver read it"
@@ -294,7 +294,9 @@ func trafficRemedy(reason string) string {
 		return "check that the endpointslice controller runs"
 	case traffic.ReasonNoPicker:
 		return "check that the endpoint picker of the canary's pool runs"
-	case traffic.ReasonNoStableEndpoints, traffic.ReasonNoCanaryEndpoints:
+	case traffic.ReasonNoStableEndpoints:
+		return "check why the Service has no ready leader" + o.describeUnready(o.Stable.All())
+	case traffic.ReasonNoCanaryEndpoints:
 		return "check why the Service has no ready leader"
 	default:
 		return "check the object that the message names"
