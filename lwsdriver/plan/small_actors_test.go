@@ -485,6 +485,12 @@ func (w *world) pass(s *state, long, quiet bool) {
 	for _, a := range []*age{&s.phaseAt, &s.targetAt, &s.waitingSince, &s.waitingBefore, &s.recorded, &s.added.targetAt, &s.added.deletingAt} {
 		later(a)
 	}
+	var draining []*member
+	if w.routed && long {
+		for _, g := range w.observe(s).drainingGroups() {
+			draining = append(draining, s.leader(g.Leader))
+		}
+	}
 	for _, set := range []*lwset{&s.own, &s.added} {
 		for i := range set.groups {
 			m := &set.groups[i]
@@ -497,7 +503,9 @@ func (w *world) pass(s *state, long, quiet bool) {
 			case m.fault == evicted && long:
 				set.remove(i)
 			}
-			m.busy = m.busy && (!long || !s.silent) // the drain gives up
+			if m.busy && long && (s.silent || slices.Contains(draining, m)) {
+				m.busy, m.cutOff = false, !s.silent // the drain gives up
+			}
 			if m.ready {
 				if m.lost = unset; m.first == unset {
 					m.first = m.since
@@ -524,9 +532,9 @@ func (w *world) settle(s *state) {
 	}
 	for at, set := range []*lwset{&s.own, &s.added} {
 		for i := range set.groups {
-			if bits&(1<<(at*maxIndices+i)) != 0 {
-				set.groups[i].busy = true
-			}
+			m, receives := &set.groups[i], bits&(1<<(at*maxIndices+i)) != 0
+			m.cutOff = m.cutOff && receives
+			m.busy = m.busy || receives && !m.cutOff
 		}
 	}
 }

@@ -84,6 +84,7 @@ type member struct {
 	serving  bool // its leader has the serving label
 	hurt     bool // the environment took it
 	busy     bool // it received requests that it has not finished
+	cutOff   bool // its drain has timed out, although it still receives requests
 	since    age  // it is ready
 	first    age  // it was ready for minReady at this revision
 	lost     age

@@ -373,7 +373,10 @@ func protectRequests(o Observation) *Decision {
 	if o.Traffic == nil || c == nil || c.Deleting || o.inPlace() && (r.SplitEnded || o.splitChanges() || r.Phase != record.Progressing) {
 		return nil
 	}
-	want := o.requestedRouting(o.routedGroups())
+	want := Requests(o)
+	if o.inPlace() { // of another template, the split may have to end instead
+		want = o.requestedInPlace()
+	}
 	v, d := reconcileTraffic(o, want)
 	protects := d != nil && (want.Weight < v.Weight || v.Write.Moves && !v.Write.Grows)
 	if protects && !v.Write.AfterOthers {
