@@ -131,7 +131,7 @@ func Look(s Setup, d Desired, w World) View {
 		v.Withdrawn = write.Verb == Delete && acceptedByGateways(s, d, w) && !lagging // objects are deleted after all shares
 	default:
 		v.Stage, v.Withdrawn = Written, acceptedByGateways(s, d, w) && !lagging
-		v.Reason, v.Message = firstReason(s, d, w, unverifiedObjects, unverifiedEndpoints, unverifiedRoutes, unverifiedIngresses, unverifiedPools)
+		v.Reason, v.Message = firstReason(s, d, w, unverifiedObjects, unverifiedEndpoints, unverifiedRoutes, unverifiedIngresses, unverifiedPools, unverifiedStable)
 		switch {
 		case v.Reason == "":
 			v.Stage = Verified
@@ -222,8 +222,14 @@ func unverifiedEndpoints(s Setup, d Desired, w World) (reason, message string) {
 		return ReasonNoCanaryEndpoints, fmt.Sprintf("Service %s has no ready endpoint", s.Policy.CanaryService)
 	case used && w.canaryPoolUnusable(s) == ReasonNoPicker:
 		return ReasonNoPicker, w.noPicker(s)
-	case (d.Isolated || d.Prepared) && d.Weight < 100 && len(w.StableReady) == 0:
-		// At 100 % the stable side gets no requests and needs no endpoints.
+	}
+	return "", ""
+}
+
+// unverifiedStable comes last: a share can be withdrawn although no stable leader is ready.
+func unverifiedStable(s Setup, d Desired, w World) (reason, message string) {
+	// At 100 % the stable side gets no requests and needs no endpoints.
+	if (d.Isolated || d.Prepared) && d.Weight < 100 && w.Stable != nil && len(w.StableReady) == 0 {
 		return ReasonNoStableEndpoints, fmt.Sprintf("Service %s has no ready endpoint", s.Policy.StableService)
 	}
 	return "", ""

@@ -736,6 +736,7 @@ func (w *world) unreturned(s *state) bool {
 func (w *world) unexplained(s *state, d Decision) string {
 	culprits := map[string]bool{
 		"LeaderWorkerSet controller": s.lwsDown, "gateway": s.gatewayDown, "endpoint picker": s.pickerDown, "webhook": s.refuses != 0,
+		"Scale or repair vllm": s.own.replicas < s.wanted, // its groups are lost with an old object
 	}
 	for at, set := range []*lwset{&s.own, &s.added} {
 		for i, m := range set.groups {

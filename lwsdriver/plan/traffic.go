@@ -15,6 +15,15 @@ import (
 // preparedRouting returns the routing in which the canary's objects exist, but it receives no requests.
 func preparedRouting() traffic.Desired { return traffic.Desired{Prepared: true} }
 
+// withdrawnRouting returns the routing in which an added workload that is to be deleted receives no requests. Which groups are the stable ones of a
+// release in place, only its record tells.
+func (o Observation) withdrawnRouting() traffic.Desired {
+	if o.release() == nil && InPlace(o.Policy.Style) && !o.hasRoles() {
+		return routingAfterSplit()
+	}
+	return preparedRouting()
+}
+
 // requestedRouting returns the routing that the host requested, as far as a canary exists to serve it.
 func (o Observation) requestedRouting(planned int) traffic.Desired {
 	if o.routesInPlace() {
@@ -147,7 +156,7 @@ func (o Observation) drainingGroups() []Group {
 		out = leaving
 	}
 	if RemovesAdded(o) {
-		if isWithdrawn(o.Traffic.Look(preparedRouting())) {
+		if isWithdrawn(o.Traffic.Look(o.withdrawnRouting())) {
 			out = append(out, o.drainedGroups(o.Added[0].Carries, o.Added[0].existingFrom(0))...)
 		}
 		return out
@@ -239,7 +248,7 @@ func awaitTraffic(v traffic.View) *Decision {
 // awaitWithdrawn withdraws all requests from the canary and lets it finish those in flight, before any of its groups is
 // deleted. Nil means done.
 func awaitWithdrawn(o Observation) *Decision {
-	v, d := reconcileTraffic(o, preparedRouting())
+	v, d := reconcileTraffic(o, o.withdrawnRouting())
 	switch {
 	case d != nil:
 		return d
