@@ -377,9 +377,10 @@ func limitRemoval(o Observation, action Action) *Decision {
 	d := &Decision{
 		Reason:  ReasonCapacityBelowShare,
 		Message: fmt.Sprintf("the groups of %s serve, and stay until those of %s do%s", name, o.Stable.Name, o.describeUnready(o.Stable.All())),
+		Remedy:  "Scale or repair " + o.Stable.Name,
 	}
 	if o.rollsBack() {
-		d.Remedy = fmt.Sprintf("Scale or repair %s, or run %s to remove them all the same", o.Stable.Name, o.forcedAbort())
+		d.Remedy += fmt.Sprintf(", or run %s to remove them all the same", o.forcedAbort())
 	}
 	return d
 }

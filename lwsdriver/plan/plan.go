@@ -400,12 +400,19 @@ func restoreHold(o Observation) *Decision {
 	}
 }
 
-// repairHold returns the write that restores the hold, or nil if it is in force.
+// repairHold returns the write that restores the hold, or nil if it is in force. While a group is unavailable, surge groups stay: they serve in its
+// place.
 func repairHold(o Observation) *SetStable {
-	if record.SameRolling(o.Stable.Rolling, record.Hold()) {
+	held := record.Hold()
+	for g := range o.Stable.Wanted(0) {
+		if !g.isAvailable(o.Now, o.Policy.MinReady) {
+			held = o.holdWithSurge()
+		}
+	}
+	if record.SameRolling(o.Stable.Rolling, held) {
 		return nil
 	}
-	return &SetStable{Record: *o.Record, Rolling: hold(), Why: "restore the hold, which was changed"}
+	return &SetStable{Record: *o.Record, Rolling: &held, Why: "restore the hold, which was changed"}
 }
 
 // withRelease returns the record with its release changed by f. The deadline of another phase begins now. Another end than the one that was

@@ -251,6 +251,8 @@ func restartBlocking(o Observation, s Progress) *Decision {
 		return nil // limitRoll waits for what was restarted
 	case !inForce && !o.Stable.Observed:
 		return nil // the StatefulSet may still have the other template
+	case !inForce && o.nextRestart(blocking) == nil:
+		return nil // LWS may recreate the groups that are missing
 	case !inForce:
 		const why = "hold, and restart the groups that keep LeaderWorkerSet from the others"
 		return ptr.To(writeStable(SetStable{Record: *o.Record, Rolling: &held, Why: why}, ReasonRestarting))

@@ -238,7 +238,7 @@ func (o Observation) movesAllRequests() bool {
 
 // stableRolls reports whether a promotion has LWS replace the user's own groups.
 func (o Observation) stableRolls() bool {
-	return o.Record.Release.Phase == record.Promoting && !record.SameRolling(o.Stable.Rolling, record.Hold())
+	return o.Record.Release.Phase == record.Promoting && !isHold(o.Stable.Rolling)
 }
 
 // sideCount is a count of the groups that serve one revision.

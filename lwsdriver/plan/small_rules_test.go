@@ -101,6 +101,9 @@ func (w *world) allowed(s *state) int {
 	if w.inPlace() {
 		n = max(n, 1) + w.isolated(s)
 	}
+	if pace := w.rollingOf(&s.own); isHold(pace) && pace.MaxSurge.IntValue() > 0 {
+		n = max(n, 1) // LeaderWorkerSet removes a surge group before the last missing group is ready
+	}
 	return n
 }
 
@@ -326,7 +329,8 @@ func (w *world) breachOfDriver(before *state, d Decision, after *state) string {
 	}
 	was, r := w.release(before), w.release(after)
 	anew := next == record.Progressing && was != nil && was.UpdateRevision != r.UpdateRevision && r.UpdateRevision != r.StableRevision
-	if anew && w.resizes && w.inPlace() && before.own.existing() > 0 && (r.UpdateRevision == "C") != (r.StableRevision == "C") {
+	waits := func(m member) bool { return m.revision != 0 && m.revision.String() != r.UpdateRevision }
+	if anew && w.resizes && w.inPlace() && slices.ContainsFunc(before.own.groups[:], waits) && (r.UpdateRevision == "C") != (r.StableRevision == "C") {
 		return fmt.Sprintf("rule 11: a release in place from revision %s to %s, whose groups have another size", r.StableRevision, r.UpdateRevision)
 	}
 	switch a := d.Action.(type) {

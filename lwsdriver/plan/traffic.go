@@ -118,7 +118,7 @@ func (o Observation) drainsStable() bool {
 	if phase != record.Promoting && phase != record.Standby {
 		return false
 	}
-	return record.SameRolling(o.Stable.Rolling, record.Hold()) && o.requestedRouting(o.canaryCapacity()).Weight == 100
+	return isHold(o.Stable.Rolling) && o.requestedRouting(o.canaryCapacity()).Weight == 100
 }
 
 // drainStable waits, before LWS rolls the user's workload, until its leaders receive no requests and have finished
