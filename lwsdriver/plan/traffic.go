@@ -106,7 +106,7 @@ func RemovesAdded(o Observation) bool {
 		return false
 	case r.Phase == record.Progressing:
 		templateChanged := o.Stable.Revision != "" && o.Stable.Revision != r.UpdateRevision
-		return c == nil || c.Deleting || templateChanged
+		return c == nil || c.Deleting || templateChanged && refuseTemplate(o) == nil // a template that is refused changes nothing
 	default:
 		return true
 	}
