@@ -400,12 +400,13 @@ func restoreHold(o Observation) *Decision {
 	}
 }
 
-// repairHold returns the write that restores the hold, or nil if it is in force. While a group is unavailable, surge groups stay: they serve in its
-// place.
+// repairHold returns the write that restores the hold, or nil if it is in force. If LWS rolled, its surge groups stay while a group is unavailable:
+// they serve in its place.
 func repairHold(o Observation) *SetStable {
 	held := record.Hold()
-	for g := range o.Stable.Wanted(0) {
-		if !g.isAvailable(o.Now, o.Policy.MinReady) {
+	rolled := !isHold(o.Stable.Rolling) || record.SameRolling(o.Record.LastSet(), o.Stable.Rolling)
+	for g, n := range o.Stable.Wanted(0) {
+		if rolled && !g.isAvailable(o.Now, o.Policy.MinReady) && o.givesUp(g, n) < n {
 			held = o.holdWithSurge()
 		}
 	}

@@ -665,7 +665,7 @@ func (w *world) unheld(s *state) bool {
 	case r.Phase == record.Progressing && w.inPlace():
 		return ptr.Deref(is.Partition, 0) < ptr.Deref(last.Partition, 0)
 	case r.Phase == record.Progressing:
-		return !record.SameRolling(is, record.Hold())
+		return !isHold(is) || !record.SameRolling(is, last)
 	case r.Phase == record.RollingBack:
 		// From none LeaderWorkerSet starts the template in the spec, whatever the hold.
 		return s.own.template != revisionOf(r.StableRevision) && s.own.leaders.exists && s.own.existing() > 0 && !isHold(is)

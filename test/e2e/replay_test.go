@@ -281,7 +281,9 @@ func (r *replay) checkHold(old, s *lws.LeaderWorkerSet, rec *record) {
 			// The driver may not have observed a scale-up yet, which the second set is to follow.
 			rec.blueGreen() && allAtOnce(c) && (unchanged || r.drained(s, rec)) ||
 			// The driver may not have observed yet that the broken groups are ready again.
-			unchanged && recordOf(old).phase() == "RollingBack"
+			unchanged && recordOf(old).phase() == "RollingBack" ||
+			// In place, the requests move before more groups than those of the batch are replaced.
+			unchanged && rec.inPlace() && rec.Release.Policy.Traffic != nil
 	case rec.inPlace() && rec.phase() == "Progressing" && !ok:
 		what = "has a partition below that of its batch"
 		// Only the driver changes the partition: a scale-up keeps it.
