@@ -123,6 +123,8 @@ func TestUsage(t *testing.T) {
 		release + "--weights 10,50,100":      "does not split requests",
 		release + "--http-route vllm":        "--http-route: no Service",
 		"release vllm --batches 25,50":       "--batches 25,50: default/vllm has 4 groups; for percentages write --batches 25%,50%\n",
+		"release vllm --batches 50,100%":     "--batches, number 2: \"100%\" mixes counts and percentages",
+		"release vllm --batches 50%,25%":     "batches never decrease", // also if there is nothing to release
 		// The generation at the start is that of the kubeconfig's cluster.
 		"status vllm --wait":          "--wait reads the API server itself: leave out --address",
 		"status vllm --wait=0s":       "--wait 0s: want more than 0",

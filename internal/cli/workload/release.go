@@ -26,6 +26,7 @@ import (
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	"github.com/lockstep-rollouts/lockstep/plugin"
+	"github.com/lockstep-rollouts/lockstep/plugin/drivererr"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
 
@@ -129,9 +130,9 @@ func (f *releaseFlags) release() (host.Release, error) {
 	}, nil
 }
 
-// check refuses batches that are meant as percentages, and reports whether there is nothing to release: the driver would record a release
-// all the same, in place of the last one that did something. Only a revision that runs unreleased needs one. A release in flight is
-// continued as it is.
+// check refuses a policy that is invalid or has batches that are meant as percentages, and reports whether there is nothing to release: the driver
+// would record a release all the same, in place of the last one that did something. Only a revision that runs unreleased needs one. A release in
+// flight is continued as it is.
 func (f *releaseFlags) check(s *session.Session, o *connect.Options, release host.Release) (done bool, err error) {
 	c, err := s.Host.Look(s.Context, s.Ref)
 	if err != nil {
@@ -143,6 +144,10 @@ func (f *releaseFlags) check(s *session.Session, o *connect.Options, release hos
 		return false, refuseOther(s, "release", c, s.Hints.For(c.GetOwner()).Abort)
 	case plugin.InFlight(c):
 		return false, nil
+	}
+	// The driver, which validates the policy, is not called if there is nothing to release.
+	if _, bad := record.ParsePolicy(release.Policy); len(bad) > 0 {
+		return false, s.Explain(drivererr.Invalid(bad...), "release")
 	}
 	if err := checkCounts(s.Name, release.Policy.GetBatches(), c.GetReplicas()); err != nil {
 		return false, err
