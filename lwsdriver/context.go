@@ -213,7 +213,7 @@ func addGroups(c *pb.BatchContext, s *observe.Snapshot, most int) {
 	}
 	missing = min(missing, maxMissingRows)
 	add := func(w plan.Workload, role pb.GroupRole, updated func(plan.Group) bool) {
-		for g, n := range w.All() {
+		for g, n := range s.Awaited(w) {
 			list := min(n, left)
 			if !groupExists(g) {
 				list = max(min(list, missing), 0)
@@ -223,7 +223,7 @@ func addGroups(c *pb.BatchContext, s *observe.Snapshot, most int) {
 			for i := range list {
 				// All yields a run of missing groups once, with its length.
 				if i > 0 {
-					g = plan.MissingGroup(w.Name, g.Index+1, w.Size)
+					g = w.MissingGroup(g.Index + 1)
 				}
 				c.Groups = append(c.Groups, groupRow(g, role, updated(g)))
 			}

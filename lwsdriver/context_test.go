@@ -13,6 +13,7 @@ import (
 	"google.golang.org/protobuf/testing/protocmp"
 
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/lwstest"
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/observe"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
 	"github.com/lockstep-rollouts/lockstep/lwsdriver/record"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
@@ -73,6 +74,33 @@ func TestInvalidTargetIsIgnored(t *testing.T) {
 func TestGroupRowReadyPodsAtMostSize(t *testing.T) {
 	row := groupRow(plan.Group{Pods: 2, ReadyPods: 3, Ready: true}, pb.GroupRole_GROUP_ROLE_STABLE, true)
 	assert.Equal(t, int32(2), row.GetReadyPods(), "%d of %d pods are ready", row.GetReadyPods(), row.GetPods())
+}
+
+// In style partition an old unit that a new one has replaced has no row; in a rollback it has one again, with the name of its child.
+func TestReplacedUnitsHaveNoRows(t *testing.T) {
+	for phase, want := range map[record.Phase][]string{
+		record.Progressing: {"llm-a-prefill-0", "llm-b-prefill-0"},
+		record.RollingBack: {"llm-a-prefill-0", "llm-a-prefill-1", "llm-a-prefill-2", "llm-b-prefill-0"},
+	} {
+		s := &observe.Snapshot{Observation: plan.Observation{
+			Roles:  []plan.Role{{Name: "prefill", Replicas: 3}},
+			Policy: record.Policy{Style: pb.Style_STYLE_PARTITION},
+			Record: &record.Record{Release: &record.Release{Phase: phase, StableRevision: "a", UpdateRevision: "b"}},
+			Stable: plan.Workload{
+				Name: "llm", Revision: "b", Replicas: 3, Parts: []plan.Part{{Child: "llm-a-prefill", Groups: 3}},
+				Groups: []plan.Group{{Leader: "llm-a-prefill-0", Revision: "a"}},
+			},
+			Added: []plan.Workload{{Name: "llm-b", Replicas: 1, Groups: []plan.Group{{Leader: "llm-b-prefill-0", Revision: "b"}}}},
+		}}
+		c := &pb.BatchContext{}
+		addGroups(c, s, maxGroupRows)
+		var got []string
+		for _, g := range c.GetGroups() {
+			got = append(got, g.GetLeader())
+		}
+		assert.Equal(t, want, got, phase)
+		assert.Zero(t, c.GetGroupsOmitted(), phase)
+	}
 }
 
 // A row says since when its group has been as it is: ready, or not.

@@ -30,7 +30,7 @@ func (w Workload) Wanted(from int) iter.Seq2[Group, int] {
 			if g.Index < from || g.Index >= w.Replicas {
 				continue
 			}
-			if n := g.Index - next; n > 0 && !yield(w.missingGroup(next), n) {
+			if n := g.Index - next; n > 0 && !yield(w.MissingGroup(next), n) {
 				return
 			}
 			if !yield(g, 1) {
@@ -39,7 +39,7 @@ func (w Workload) Wanted(from int) iter.Seq2[Group, int] {
 			next = max(next, g.Index+1)
 		}
 		if n := w.Replicas - next; n > 0 {
-			yield(w.missingGroup(next), n)
+			yield(w.MissingGroup(next), n)
 		}
 	}
 }
@@ -65,8 +65,17 @@ func (w Workload) hasSurge() bool {
 	return slices.ContainsFunc(w.Groups, func(g Group) bool { return g.Index >= w.Replicas })
 }
 
-// missingGroup returns a group of which no pod exists. In a DisaggregatedSet it is one of a child, if that exists.
-func (w Workload) missingGroup(index int) Group {
+// Awaited yields what All does, but not the units that units of the update revision have replaced: nothing creates them unless the release is
+// rolled back.
+func (o Observation) Awaited(w Workload) iter.Seq2[Group, int] {
+	if w.Name == o.Stable.Name && o.replacesUnits() && !o.shiftsBack() {
+		return onePerGroup(w.Groups)
+	}
+	return w.All()
+}
+
+// MissingGroup returns a group of which no pod exists. In a DisaggregatedSet it is one of a child, if that exists.
+func (w Workload) MissingGroup(index int) Group {
 	at := index
 	for _, p := range w.Parts {
 		if at >= p.Groups {

@@ -40,7 +40,7 @@ func TestMissingGroupOfChild(t *testing.T) {
 	t.Parallel()
 	w := Workload{Name: "llm", Replicas: 4, Parts: []Part{{"llm-0-a-prefill", 2}, {"", 1}, {"llm-2-a-prefill", 1}}}
 	for index, want := range []string{"llm-0-a-prefill-0", "llm-0-a-prefill-1", "llm-2", "llm-2-a-prefill-0", "llm-4"} {
-		g := w.missingGroup(index)
+		g := w.MissingGroup(index)
 		assert.True(t, g.Leader == want && g.Pod == want && g.Index == index, "group %d: %+v, want %s", index, g, want)
 	}
 }
