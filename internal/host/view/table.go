@@ -56,15 +56,32 @@ func ownGroups(c *pb.BatchContext) []string {
 	case pb.State_STATE_PROMOTING, pb.State_STATE_COMPLETED, pb.State_STATE_NOTHING_TO_RELEASE:
 		return []string{"Groups", promotedGroups(c)}
 	default:
-		return []string{"Stable", fmt.Sprintf("%d/%d groups ready", c.GetStableReady(), c.GetReplicas())}
+		return []string{"Stable", fmt.Sprintf("%d/%d groups ready", c.GetStableReady(), stableGroups(c))}
 	}
+}
+
+// stableGroups returns how many groups the stable revision is to have: in place those that the batch leaves, and others as long as they are ready.
+func stableGroups(c *pb.BatchContext) int32 {
+	if replacing(c) {
+		return max(c.GetReplicas()-c.GetDesired(), c.GetStableReady())
+	}
+	return c.GetReplicas()
+}
+
+// replacing reports whether batches replace stable groups.
+func replacing(c *pb.BatchContext) bool {
+	return c.GetStyle() == pb.Style_STYLE_PARTITION && plugin.InFlight(c) && !plugin.Ending(c)
 }
 
 // RoleCounts counts the ready groups of each role: the stable ones, and those of the update that the batch asks for.
 func RoleCounts(c *pb.BatchContext) string {
 	all := make([]string, 0, len(c.GetRoles()))
 	for _, r := range c.GetRoles() {
-		text := fmt.Sprintf("%s %d/%d", OneLine(r.GetName()), r.GetStableReady(), r.GetReplicas())
+		stable := r.GetReplicas()
+		if replacing(c) {
+			stable = r.GetStable()
+		}
+		text := fmt.Sprintf("%s %d/%d", OneLine(r.GetName()), r.GetStableReady(), stable)
 		if r.GetPlanned()+r.GetUpdated() > 0 {
 			text += fmt.Sprintf(" and %d/%d new", r.GetUpdatedReady(), max(r.GetPlanned(), r.GetUpdated()))
 		}
@@ -171,12 +188,14 @@ func statusTree(c *pb.BatchContext, now time.Time, ready int) string {
 func List(held []*pb.BatchContext, others []*pb.WorkloadRef, namespaces bool, flags string) string {
 	var rows [][]string
 	for _, c := range held {
-		ready := fmt.Sprintf("%d/%d", c.GetStableReady(), c.GetReplicas())
-		if ownGroups(c)[0] == "Groups" {
-			ready = fmt.Sprintf("%d/%d", c.GetUpdatedReady(), c.GetReplicas())
+		ready := c.GetStableReady()
+		if ownGroups(c)[0] == "Groups" || c.GetStyle() == pb.Style_STYLE_PARTITION {
+			ready = min(ready+c.GetUpdatedReady(), c.GetReplicas()) // both are the workload's own
 		}
 		ref := c.GetWorkload()
-		rows = append(rows, []string{ref.GetNamespace(), plugin.NameOf(ref), StateWord(c.GetState()), BatchWord(c), ready, OneLine(c.GetMessage())})
+		rows = append(rows, []string{
+			ref.GetNamespace(), plugin.NameOf(ref), StateWord(c.GetState()), BatchWord(c), fmt.Sprintf("%d/%d", ready, c.GetReplicas()), OneLine(c.GetMessage()),
+		})
 	}
 	for _, ref := range others {
 		adopt := "lockstep adopt " + plugin.NameOf(ref)

@@ -135,7 +135,7 @@ func TestGolden(t *testing.T) {
 		"status-all":  {"unless all are asked for", func() string { return Status(many(), noon, true) }},
 		"status-in-place": {"in place the highest groups are updated first", func() string {
 			c := upgrading()
-			c.Style, c.Groups = pb.Style_STYLE_PARTITION, c.GetGroups()[:4]
+			c.Style, c.StableReady, c.Groups = pb.Style_STYLE_PARTITION, 2, c.GetGroups()[:4]
 			for _, g := range c.GetGroups()[2:] {
 				g.Revision, g.Updated = c.GetUpdateRevision(), true
 			}
@@ -287,6 +287,28 @@ func TestNamedLines(t *testing.T) {
 		"    4s  a  completed: 4 groups run revision 7d4f5b6c8\n" +
 		"    6s  b  no longer under hold\n"
 	assert.Empty(t, cmp.Diff(want, strings.ReplaceAll(out.String(), "  default/", "  ")), "-want, +got")
+}
+
+// In place the stable groups are those that no batch has replaced: 2 of 2 are ready, and 3 of the workload's 4.
+func TestReplacedGroupsAreNotMissing(t *testing.T) {
+	t.Parallel()
+	c := upgrading()
+	c.Style, c.StableReady = pb.Style_STYLE_PARTITION, 2
+	assert.Contains(t, Progress(c), "1/2 groups ready, stable 2/2 ready")
+	list := func() string { return List([]*pb.BatchContext{c}, nil, false, "") }
+	assert.Contains(t, list(), " 3/4 ")
+	// A surge may have one more of these.
+	c.Roles = []*pb.Role{{Name: "decode", Replicas: 4, StableReady: 3, Stable: 3, Updated: 2, UpdatedReady: 1, Planned: 2}}
+	c.StableReady = 3
+	assert.Contains(t, Progress(c), "stable 3/3 ready")
+	assert.Equal(t, "decode 3/3 and 1/2 new", RoleCounts(c))
+	assert.Contains(t, list(), " 4/4 ")
+	// A rollback and a promotion want all of them.
+	c.State, c.Intent = pb.State_STATE_ROLLING_BACK, pb.FinalizeIntent_FINALIZE_INTENT_ROLLBACK
+	assert.Contains(t, Status(c, noon, false), "Stable    3/4 groups ready")
+	// The old groups serve until a promotion has replaced them.
+	c.Style, c.State, c.Roles = pb.Style_STYLE_CANARY, pb.State_STATE_PROMOTING, nil
+	assert.Contains(t, list(), " 4/4 ")
 }
 
 func TestStatusNamesTemplate(t *testing.T) {

@@ -99,7 +99,7 @@ func Progress(c *pb.BatchContext) string {
 	switch c.GetState() {
 	case pb.State_STATE_UPGRADING, pb.State_STATE_VERIFYING, pb.State_STATE_READY:
 		return fmt.Sprintf("%s: batch %s, %d/%d groups ready, stable %d/%d ready, %s",
-			state, BatchWord(c), c.GetUpdatedReady(), c.GetPlanned(), c.GetStableReady(), c.GetReplicas(), Weight(c))
+			state, BatchWord(c), c.GetUpdatedReady(), c.GetPlanned(), c.GetStableReady(), stableGroups(c), Weight(c))
 	case pb.State_STATE_PROMOTING:
 		text := fmt.Sprintf("%s: groups %s", state, promotedGroups(c))
 		if routesRequests(c) {
