@@ -114,7 +114,7 @@ const transientGrace = 10 * time.Second
 func Transient(reason string) bool {
 	return slices.Contains([]string{
 		"PodMissing", "LeaderMissing", "Starting", "NotReady", "ContainersNotReady", "ReadinessGatesNotReady",
-		"MixedRevisions", "WorkerLeftOver", "Terminating",
+		"MixedRevisions", "WorkerLeftOver", "Terminating", "Removed",
 	}, reason)
 }
 
