@@ -191,9 +191,9 @@ func (c *changes) step(e host.Event) []string {
 	c.groups, c.stepping = nil, true
 	switch state := e.Context.GetState(); {
 	case !c.told.IsZero():
-	case state == pb.State_STATE_ROLLING_BACK:
-		c.told = e.Time.Add(-transientGrace) // it began before this run
-	case state == pb.State_STATE_PREPARING:
+	case state == pb.State_STATE_ROLLING_BACK && (e.Kind == EventStatus || c.progress == ""):
+		c.told = e.Time.Add(-transientGrace) // it began before this run, or no host announces it here
+	case state == pb.State_STATE_ROLLING_BACK, state == pb.State_STATE_PREPARING:
 		c.told = e.Time
 	}
 	if now := Progress(e.Context); now != c.progress {
