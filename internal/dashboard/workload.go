@@ -80,7 +80,7 @@ func describeWorkload(c *pb.BatchContext, before *workload, now time.Time) *work
 	w := &workload{
 		Key: plugin.WorkloadKey(c.GetWorkload()), Running: view.Running(c), Live: view.Running(c) || before != nil && before.Live,
 		Release: c.GetReleaseId(), Began: timeOf(c.GetStartTime()), Replicas: c.GetReplicas(), Share: c.GetTrafficWeight(),
-		State: view.StateWord(c.GetState()), Reason: c.GetReason(), Message: c.GetMessage(),
+		State: view.StateWord(view.WorkloadState(c)), Reason: c.GetReason(), Message: c.GetMessage(),
 		Since: now, AtLeast: before == nil, Deadline: timeOf(c.GetDeadline()),
 		Batch: view.BatchWord(c), Planned: c.GetPlanned(), Updated: c.GetUpdated(), Ready: c.GetUpdatedReady(), Traffic: trafficText(c),
 		Groups: make([]group, 0, len(c.GetGroups())), Omitted: c.GetGroupsOmitted(), Facts: pageFacts(c),

@@ -194,7 +194,7 @@ func List(held []*pb.BatchContext, others []*pb.WorkloadRef, namespaces bool, fl
 		}
 		ref := c.GetWorkload()
 		rows = append(rows, []string{
-			ref.GetNamespace(), plugin.NameOf(ref), StateWord(c.GetState()), BatchWord(c), fmt.Sprintf("%d/%d", ready, c.GetReplicas()), OneLine(c.GetMessage()),
+			ref.GetNamespace(), plugin.NameOf(ref), StateWord(WorkloadState(c)), BatchWord(c), fmt.Sprintf("%d/%d", ready, c.GetReplicas()), OneLine(c.GetMessage()),
 		})
 	}
 	for _, ref := range others {

@@ -311,6 +311,23 @@ func TestReplacedGroupsAreNotMissing(t *testing.T) {
 	assert.Contains(t, list(), " 4/4 ")
 }
 
+// After a release the next template waits as it does before the first one: its outcome says nothing about that template.
+func TestNextTemplateIsHeld(t *testing.T) {
+	t.Parallel()
+	for state, reasons := range map[pb.State]map[string]string{
+		pb.State_STATE_COMPLETED:          {"Promoted": "completed", "NewRevisionWaits": "holding"},
+		pb.State_STATE_NOTHING_TO_RELEASE: {"NothingToRelease": "nothing to release", "NewRevisionWaits": "holding"},
+		pb.State_STATE_ROLLED_BACK:        {"RolledBack": "rolled back", "NewRevisionWaits": "holding"},
+	} {
+		for reason, want := range reasons {
+			c := completed()
+			c.State, c.Reason = state, reason
+			assert.Contains(t, Plain(Status(c, noon, false)), "State     "+want+" (", "%s (%s)", state, reason)
+			assert.Contains(t, List([]*pb.BatchContext{c}, nil, false, ""), "vllm  "+want+" ", "%s (%s)", state, reason)
+		}
+	}
+}
+
 func TestStatusNamesTemplate(t *testing.T) {
 	t.Parallel()
 	for want, revisions := range map[string][]string{

@@ -14,6 +14,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/util/duration"
 
+	"github.com/lockstep-rollouts/lockstep/lwsdriver/plan"
 	"github.com/lockstep-rollouts/lockstep/plugin"
 	pb "github.com/lockstep-rollouts/lockstep/proto/lockstep/v1alpha1"
 )
@@ -22,6 +23,14 @@ import (
 func StateWord(state pb.State) string {
 	word := strings.TrimPrefix(state.String(), "STATE_")
 	return strings.ToLower(strings.ReplaceAll(word, "_", " "))
+}
+
+// WorkloadState returns the state of a workload: holding, as before its first release, if a template waits that the last release was not about.
+func WorkloadState(c *pb.BatchContext) pb.State {
+	if c.GetReason() == plan.ReasonNewRevisionWaits {
+		return pb.State_STATE_HOLDING
+	}
+	return c.GetState()
 }
 
 // Running reports whether a release is in flight or has failed.
@@ -195,5 +204,6 @@ var (
 
 // stateText returns the state of a workload in its colour.
 func stateText(c *pb.BatchContext) string {
-	return stateStyles[c.GetState()].Render(StateWord(c.GetState()))
+	state := WorkloadState(c)
+	return stateStyles[state].Render(StateWord(state))
 }
