@@ -20,8 +20,9 @@ import (
 
 // Plan returns a plan as `lockstep plan` prints it.
 func Plan(name string, r *pb.PlanResponse) string {
+	roles := rolesAfter(r)
 	rows := [][]string{
-		{"Workload", fmt.Sprintf("%s (%s of %s)", name, countOf(r.GetReplicas(), "group"), countOf(r.GetSize(), "pod"))},
+		workloadRow(name, r.GetReplicas(), r.GetSize(), roles != ""),
 		{"Plan", StyleWord(r.GetStyle()) + " release"},
 		{"Start-up", startupTime(r)},
 	}
@@ -30,7 +31,7 @@ func Plan(name string, r *pb.PlanResponse) string {
 	}
 	text := alignColumns(rows)
 	if len(r.GetSteps()) > 0 {
-		text += "\n" + stepTable(r)
+		text += "\n" + stepTable(r) + roles
 	}
 	var notes strings.Builder
 	for _, w := range r.GetBlockers() {
@@ -70,7 +71,7 @@ func stepTable(r *pb.PlanResponse) string {
 			estimateText(s.GetEstimate()), resourceList(s.GetExtraResources()),
 		})
 	}
-	return alignColumns(rows) + rolesAfter(r)
+	return alignColumns(rows)
 }
 
 // rolesAfter returns the groups of each role after each step, "" without roles.

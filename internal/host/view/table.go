@@ -19,9 +19,7 @@ import (
 
 // workloadHeader returns the status of a workload and its release, without groups.
 func workloadHeader(c *pb.BatchContext, now time.Time) string {
-	rows := [][]string{
-		{"Workload", fmt.Sprintf("%s (%s of %s)", plugin.WorkloadKey(c.GetWorkload()), countOf(c.GetReplicas(), "group"), countOf(c.GetSize(), "pod"))},
-	}
+	rows := [][]string{workloadRow(plugin.WorkloadKey(c.GetWorkload()), c.GetReplicas(), c.GetSize(), len(c.GetRoles()) > 0)}
 	if c.GetReleaseId() != "" {
 		rows = append(rows, []string{"Release", releaseCell(c, now)})
 	}
@@ -47,6 +45,14 @@ func workloadHeader(c *pb.BatchContext, now time.Time) string {
 		rows = append(rows, []string{"Traffic", trafficCell(c)})
 	}
 	return alignColumns(rows)
+}
+
+// workloadRow has the size of a workload, unless that is the size of one of its roles.
+func workloadRow(name string, groups, pods int32, roles bool) []string {
+	if !roles {
+		name += fmt.Sprintf(" (%s of %s)", countOf(groups, "group"), countOf(pods, "pod"))
+	}
+	return []string{"Workload", name}
 }
 
 // ownGroups counts the workload's own groups: from promotion on those at the update revision, until then those at the stable

@@ -306,6 +306,9 @@ func TestReplacedGroupsAreNotMissing(t *testing.T) {
 	// A rollback and a promotion want all of them.
 	c.State, c.Intent = pb.State_STATE_ROLLING_BACK, pb.FinalizeIntent_FINALIZE_INTENT_ROLLBACK
 	assert.Contains(t, Status(c, noon, false), "Stable    3/4 groups ready")
+	assert.Contains(t, Status(c, noon, false), "Workload  default/vllm\n", "of all roles there are more than 4 groups")
+	step := &pb.PlanStep{Roles: []*pb.Role{{Name: "decode", Updated: 1, Replicas: 4}}}
+	assert.Contains(t, Plan("default/vllm", &pb.PlanResponse{Replicas: 4, Size: 2, Steps: []*pb.PlanStep{step}}), "Workload  default/vllm\n")
 	// The old groups serve until a promotion has replaced them.
 	c.Style, c.State, c.Roles = pb.Style_STYLE_CANARY, pb.State_STATE_PROMOTING, nil
 	assert.Contains(t, list(), " 4/4 ")
