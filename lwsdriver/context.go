@@ -221,7 +221,7 @@ func addGroups(c *pb.BatchContext, s *observe.Snapshot, most int) {
 			}
 			left, omitted = left-list, omitted+n-list
 			for i := range list {
-				// All yields a run of missing groups once, with its length.
+				// Awaited yields a run of missing groups once, with its length.
 				if i > 0 {
 					g = w.MissingGroup(g.Index + 1)
 				}

@@ -40,6 +40,11 @@ func (o Observation) givesUp(g Group, n int) int {
 	return to - from
 }
 
+// mayBecomeAvailable reports whether a run of n groups that begins with g is not available, and not given up as a whole.
+func (o Observation) mayBecomeAvailable(g Group, n int) bool {
+	return !g.isAvailable(o.Now, o.Policy.MinReady) && o.givesUp(g, n) < n
+}
+
 // brokenStable reports whether a group is not available, and is at the stable revision, missing, or about to be: Kubernetes deletes it. One that
 // LWS built from two revisions is not, if a restart repairs it.
 func (o Observation) brokenStable(g Group) bool {

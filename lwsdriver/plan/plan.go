@@ -404,10 +404,12 @@ func restoreHold(o Observation) *Decision {
 // they serve in its place.
 func repairHold(o Observation) *SetStable {
 	held := record.Hold()
-	rolled := !isHold(o.Stable.Rolling) || record.SameRolling(o.Record.LastSet(), o.Stable.Rolling)
-	for g, n := range o.Stable.Wanted(0) {
-		if rolled && !g.isAvailable(o.Now, o.Policy.MinReady) && o.givesUp(g, n) < n {
-			held = o.holdWithSurge()
+	if rolled := !isHold(o.Stable.Rolling) || record.SameRolling(o.Record.LastSet(), o.Stable.Rolling); rolled && o.Stable.hasSurge() {
+		for g, n := range o.Stable.Wanted(0) {
+			if o.mayBecomeAvailable(g, n) {
+				held = o.holdWithSurge()
+				break
+			}
 		}
 	}
 	if record.SameRolling(o.Stable.Rolling, held) {

@@ -298,7 +298,7 @@ func (o Observation) skipBrokenGroups(pace rolling) rolling {
 		return pace
 	}
 	broken := o.givenUp()
-	pending := false  // a group is unavailable, and may become available
+	pending := false  // a group may become available
 	var serving []int // the indices of ready groups that are to be rolled back
 	for g, n := range o.Stable.Wanted(0) {
 		offRevision := g.Revision != "" && !g.atRevision(r.StableRevision)
@@ -307,7 +307,7 @@ func (o Observation) skipBrokenGroups(pace rolling) rolling {
 			broken++
 		case offRevision && g.Ready && !g.Terminating:
 			serving = append(serving, g.Index)
-		case !g.isAvailable(o.Now, o.Policy.MinReady) && o.givesUp(g, n) < n:
+		case o.mayBecomeAvailable(g, n):
 			pending = true
 		}
 	}

@@ -326,9 +326,7 @@ func (c randomCourse) run(t *testing.T, on *cluster.Cluster) {
 	require.GreaterOrEqual(t, at, 0, "no style %q", c.Style)
 	if c.startsOver() {
 		// Groups are at two revisions then, and the policy restores the hold before the driver decides it. What LWS rolls is judged even so.
-		for _, r := range []rule{ruleStableUntouched, ruleBatch, ruleHold} {
-			e.observer.waived[r] = true
-		}
+		e.observer.waive(ruleStableUntouched, ruleBatch, ruleHold)
 	}
 	r := &courseRun{proxy: p, style: allStyles[at], edits: 1}
 	if c.Roles {

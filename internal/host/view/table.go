@@ -66,7 +66,8 @@ func ownGroups(c *pb.BatchContext) []string {
 	}
 }
 
-// stableGroups returns how many groups the stable revision is to have: in place those that the batch leaves, and others as long as they are ready.
+// stableGroups returns the desired number of stable groups. In place these are the groups that the batch does not replace, or the ready ones if there
+// are more.
 func stableGroups(c *pb.BatchContext) int32 {
 	if replacing(c) {
 		return max(c.GetReplicas()-c.GetDesired(), c.GetStableReady())

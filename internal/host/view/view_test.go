@@ -289,7 +289,7 @@ func TestNamedLines(t *testing.T) {
 	assert.Empty(t, cmp.Diff(want, strings.ReplaceAll(out.String(), "  default/", "  ")), "-want, +got")
 }
 
-// In place the stable groups are those that no batch has replaced: 2 of 2 are ready, and 3 of the workload's 4.
+// A batch in place has replaced 2 of 4 groups, so both stable groups are ready, and with the new one 3 groups of the workload.
 func TestReplacedGroupsAreNotMissing(t *testing.T) {
 	t.Parallel()
 	c := upgrading()
